@@ -33,7 +33,7 @@ namespace {
 constexpr uint64_t kTurnMemoryBytes = 32 * kMiB;  // nothing is cached
 constexpr int64_t kReadPeersMs = 300'000;
 
-// The options of this daemon count for what it does for others, too. Nothing is evicted before it is known what others use of the node.
+// This daemon's options apply to what it does for others, too. Nothing is evicted before it is known what others use of the node.
 StoreOptions options_for(const std::string& node, const StoreOptions& own, const std::string& own_node) {
   StoreOptions options = own;
   options.node = node;
@@ -51,7 +51,7 @@ StoreOptions options_for(const std::string& node, const StoreOptions& own, const
   return options;
 }
 
-// The living nodes try to tend one in the order of this, which is the same on each of them; the greater first.
+// The living nodes try to tend a node in the order of this rank, which is the same on each of them; greater ranks first.
 size_t rank_of(const std::string& by, const std::string& node) { return std::hash<std::string>()(by + "\n" + node); }
 
 int64_t adopt_after_ms(const StoreOptions& options) { return static_cast<int64_t>(options.adopt_after_s) * 1'000; }
@@ -112,7 +112,7 @@ Status Caretaker::Turn::open(const StoreStatus& own, const std::string& index_di
   return {};
 }
 
-// Waits for a second, or for the end; then it is looked whether the node's daemon wants it.
+// Waits for a second, or for the end; then checks whether the node's daemon wants the node.
 bool Caretaker::Turn::goes_on() {
   if (!owner_.stopping_) owner_.wakeup_.wait_for(std::chrono::milliseconds(owner_.times_.step_ms));
   if (owner_.stopping_ || lost_) return false;
@@ -120,7 +120,7 @@ bool Caretaker::Turn::goes_on() {
   return !gave_way_;
 }
 
-// What they said of this node's files is answered as it is read. False: not all of it was.
+// Statements of peers about this node's files are answered as they are read. False: not all were read.
 bool Caretaker::Turn::read_peers() {
   const auto answer = std::make_shared<std::promise<Status>>();
   auto read = answer->get_future();
@@ -149,14 +149,14 @@ void Caretaker::Turn::run(bool is_short) {
     note_evicted(here);
     if (own->capacity_is_short && options.evict) short_ms = now;
     const bool wants_room = has_read && short_ms && now - *short_ms < times.short_lately_ms;
-    // What others use of it they tell once more, since this is another life of the node.
+    // This is a new life of the node, so others tell once more what they use of it.
     if (wants_room && !evicts && now - begun_ms >= times.uses_ms) {
       evicts = store_->set_option("evict", "on").has_value();
       went_ms = now;
     }
     if (evicts && !options.evict) evicts = !store_->set_option("evict", "off").has_value();
     const bool is_needed = wants_room && now - went_ms < times.idle_ms;
-    const bool makes_way = now - begun_ms >= times.most_ms;  // for others that wait for theirs
+    const bool makes_way = now - begun_ms >= times.most_ms;  // for other nodes that wait for their turn
     if (now - begun_ms < times.settled_ms || (is_needed && !makes_way)) over_ms.reset();
     else if (!over_ms) over_ms = now;
     const bool gave_back = here.held_for_peers_bytes == 0 && here.reclaimable_bytes == 0;
@@ -219,7 +219,7 @@ void Caretaker::run() {
     const StoreOptions options = store_.options();
     if (stopping_ || options.adopt_after_s == 0 || options.read_only) continue;
     const auto own = own_status();
-    // Where locks end at the machine, that one is free says nothing.
+    // Where locks end at the machine, a free lock proves nothing.
     if (!own || own->peers.empty() || own->locks_are_local) continue;
     if (!volume_) volume_ = open_posix_volume(own->volume_root, {}).value_or(nullptr);
     if (!volume_) continue;
@@ -235,14 +235,14 @@ void Caretaker::run() {
 
 bool Caretaker::was_short_lately() const { return short_ms_ && now_ms() - *short_ms_ < times_.short_lately_ms; }
 
-// A turn here made it seem to live meanwhile.
+// A turn here made the node seem to live meanwhile: that time counts as gone.
 int64_t Caretaker::gone_for_ms(const StoreStatus::Peer& peer) const {
   const auto known = nodes_.find(peer.node);
   if (known == nodes_.end() || known->second.own_epoch != peer.epoch) return peer.stands_ms;
   return std::max(peer.stands_ms, now_ms() - known->second.gone_since_ms);
 }
 
-// Those who live try it one after the other.
+// The living nodes try in turn.
 bool Caretaker::is_gone_for(const StoreStatus& status, const StoreStatus::Peer& peer, int64_t after_ms) const {
   if (peer.state != "silent" && peer.state != "absent" && peer.state != "held") return false;
   const auto earlier = std::ranges::count_if(status.peers, [&](const StoreStatus::Peer& other) {
@@ -251,13 +251,13 @@ bool Caretaker::is_gone_for(const StoreStatus& status, const StoreStatus::Peer& 
   return gone_for_ms(peer) >= std::max(after_ms, status.network_volume ? times_.stood_ms : 0) + earlier * times_.turn_of_each_ms;
 }
 
-// The one for which nothing was tried for longest, of those for which something is to be done.
+// Of the nodes that need a turn, the one for which nothing was tried for longest.
 std::optional<std::string> Caretaker::choose(const StoreStatus& status, const StoreOptions& options) {
   const int64_t now = now_ms();
   if (status.capacity_is_short) short_ms_ = now;
   const bool is_short = options.evict && was_short_lately();
   std::erase_if(nodes_, [&](const auto& each) { return find_peer(status, each.first) == nullptr; });
-  const auto urgency = [&](const StoreStatus::Peer& peer) {  // the less, the sooner
+  const auto urgency = [&](const StoreStatus::Peer& peer) {  // smaller is sooner
     const auto known = nodes_.find(peer.node);
     return std::tuple(known == nodes_.end() ? INT64_MIN : known->second.tried_ms, -gone_for_ms(peer));
   };
@@ -284,7 +284,7 @@ std::optional<std::string> Caretaker::choose_to_leave(const StoreStatus& status,
 
 // --- what is done for it ---
 
-// On a network volume, and where the node has it elsewhere, the index of a turn is beside this daemon's own. It is made anew from the node's
+// On a network volume, and where the node has its index elsewhere, the index of a turn is beside this daemon's own. It is made from the node's
 // checkpoint, and kept for a while for the next turn of the same node.
 std::string Caretaker::index_for(const StoreStatus& status, const std::string& name) {
   std::error_code error;
@@ -300,14 +300,14 @@ void Caretaker::remove_index() {
   index_of_.clear();
 }
 
-// A daemon that is there but stands still, another caretaker, a command; or its own daemon, which begins, and was let in before.
+// Whether another process has the node: a daemon that stands still, another caretaker, a command; or its own daemon, which begins and was let in first.
 bool Caretaker::is_taken(const std::string& name) {
   const auto nodes = volume_->list("nodes");
   const bool there = nodes && std::ranges::any_of(*nodes, [&](const DirectoryEntry& entry) { return entry.is_directory && entry.name == name; });
   return !there || is_locked(*volume_, "nodes/" + name + "/LOCK").value_or(true) || is_node_wanted(*volume_, name);
 }
 
-// That needs no turn, nor anybody who lacks it: once for each life of a node, in milliseconds.
+// This needs no turn, and no shortage: it is done once for each life of a node, in milliseconds.
 void Caretaker::give_back_idle_parts(const StoreStatus& status, const StoreOptions& options) {
   for (const StoreStatus::Peer& peer : status.peers) {
     if (stopping_) return;
@@ -374,7 +374,7 @@ void Caretaker::tend(const std::string& name, const StoreStatus& status) {
 
 // --- a node without files ---
 
-// Under its lock, both times: what its daemon has stored in between keeps it there.
+// Looks under the node's lock both times: a node whose daemon has stored something in between stays.
 void Caretaker::take_out_if_empty(const std::string& name, const StoreStatus& status) {
   Node& node = nodes_[name];
   const int64_t gone_min = gone_for_ms(*find_peer(status, name)) / 60'000;
@@ -401,7 +401,7 @@ void Caretaker::take_out_if_empty(const std::string& name, const StoreStatus& st
   ++status_.taken_out;
 }
 
-// A directory in which only that node has named anything would go with it, below programs that have looked at it already: this node names
+// A directory in which only that node has named anything would go with it, under programs that have looked at it already: this node names
 // something there, for a moment.
 Status Caretaker::keep_directory(const std::string& path) {
   constexpr std::string_view kName = ".kvcachefs-kept";

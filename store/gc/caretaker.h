@@ -1,11 +1,11 @@
-// Does for nodes of the volume whose daemons are gone what those would do, while something needs it: evicts of theirs what is oldest of all where the
-// capacity is short, and answers what others said of their files, so that the space comes back. Nothing else is done for them: what they stored is
-// read on as it is. But one that is gone for an hour and has no file leaves the volume: those whose daemons are named by containers would fill up its
-// list of nodes.
+// Does what the daemons of nodes that are gone would do, while something needs it: where the capacity is short it evicts the oldest
+// of their bodies, and it answers what others stated about their files, so that the space comes back. It does nothing else for them: their files are
+// read on as they are. But a node that is gone for an hour and has no file is taken out of the volume: nodes named by containers would otherwise fill
+// up its list of nodes.
 //
-// It opens the node's part as a mount would, in a new epoch, without clients (Care::kTend), so LOCK keeps all others out, and whatever a daemon that
-// was only away appends later counts for nobody. It leaves when nothing needs it any more, and within a second or two when the daemon of the node
-// begins (node_wanted.h). Where LOCK of a machine that died stays taken (NFS 3) nobody can tend its node.
+// It opens the node's part as a mount would, in a new epoch, without clients (Care::kTend). So LOCK keeps all others out, and nothing that a daemon
+// appends later that was only away counts for anybody. It leaves when nothing needs it any more, and within a second or two when the node's daemon
+// begins (node_wanted.h). If a dead machine's LOCK stays taken (NFS 3), nobody can tend that node.
 #pragma once
 
 #include <atomic>
@@ -26,32 +26,32 @@ namespace kvcachefs {
 struct CaretakerStatus {
   std::string tends;    // the node; empty: none
   std::string problem;  // of the last try; empty: it went well
-  // Since the start; returned_bytes: by which the parts of others became smaller; taken_out: nodes without files that left the volume.
+  // Since the start. returned_bytes: by how much the parts of others shrank; taken_out: nodes without files that left the volume.
   uint64_t turns = 0, evicted_objects = 0, evicted_bytes = 0, returned_bytes = 0, taken_out = 0;
 };
 
-// One thread of its own, on which all I/O is done.
+// All I/O is done on one thread of its own.
 class Caretaker {
  public:
-  // How long things last; tests have them shorter.
+  // Durations; tests use shorter ones.
   struct Times {
-    int64_t look_ms = 2'000;           // between looks at who is gone
-    int64_t stood_ms = 30'000;         // on a network volume nobody is taken for gone whose HEAD stands for less
+    int64_t look_ms = 2'000;           // between looks for nodes that are gone
+    int64_t stood_ms = 30'000;         // on a network volume a node is taken for gone only if its HEAD has stood so long
     int64_t turn_of_each_ms = 10'000;  // of several living nodes the first tries at once, and each further one so much later
-    int64_t short_lately_ms = 60'000;  // the capacity was short so long ago: it is worth a turn, or that one goes on
-    // Of a turn:
-    int64_t step_ms = 1'000;           // between looks whether it goes on
-    int64_t uses_ms = 8'000;           // before anything is evicted: others tell within it what they use of the node
-    int64_t settled_ms = 10'000;       // it lasts so long at least
-    int64_t idle_ms = 60'000;          // it ends when nothing more went for so long: what is left is younger than what others evict
-    int64_t give_back_ms = 30'000;     // then what is dead has so long to come back
-    int64_t most_ms = 300'000;         // then the next node has its turn, or the same one again
+    int64_t short_lately_ms = 60'000;  // a shortage of capacity within this time is worth a turn, or lets one go on
+    // Within a turn:
+    int64_t step_ms = 1'000;           // between checks whether it goes on
+    int64_t uses_ms = 8'000;           // before anything is evicted: within this time others tell again what they use of the node
+    int64_t settled_ms = 10'000;       // it lasts at least so long
+    int64_t idle_ms = 60'000;          // it ends when nothing was evicted for so long: what is left is younger than what others evict
+    int64_t give_back_ms = 30'000;     // then dead space has so long to come back
+    int64_t most_ms = 300'000;         // then another node has its turn, or the same one again
     int64_t again_ms = 10'000;         // between two turns of one node
-    int64_t in_vain_ms = 60'000, in_vain_most_ms = 3'600'000;  // ... if the last did nothing, and twice that each time
-    int64_t index_ms = 600'000;        // its index is kept for the next one
-    int64_t leaves_ms = 3'600'000;     // a node without files is taken out when it is gone for so long, and looked at again after as long
+    int64_t in_vain_ms = 60'000, in_vain_most_ms = 3'600'000;  // the same if the last turn did nothing; doubles each time
+    int64_t index_ms = 600'000;        // the index of a turn is kept so long for the next one
+    int64_t leaves_ms = 3'600'000;     // a node without files is taken out when it is gone for so long; also the time between two looks
   };
-  // `store` is this daemon's own, and outlives this.
+  // `store`: this daemon's own; outlives this object.
   Caretaker(Store& store, Clock& clock, Times times);
   Caretaker(Store& store, Clock& clock) : Caretaker(store, clock, Times()) {}
   ~Caretaker() { stop(); }
@@ -59,19 +59,19 @@ class Caretaker {
   Caretaker& operator=(const Caretaker&) = delete;
 
   void start();
-  // Nothing is asked of the daemon's own store any more when it returns, and a turn that is under way ends.
+  // Ends a turn that is under way. After it returns nothing is asked of the daemon's own store.
   void end_soon();
-  // The same; blocks until that part is closed.
+  // The same; blocks until the tended part is closed.
   void stop();
   CaretakerStatus status() const;
 
  private:
-  struct Node {  // one whose HEAD stands
+  struct Node {  // a node whose HEAD stands
     int64_t try_after_ms = 0, tried_ms = 0, pause_ms = 0, look_for_files_ms = 0;
     int64_t look_for_idle_ms = 0;
-    std::optional<uint32_t> idle_epoch;  // of the life that holds nothing for nothing any more
+    std::optional<uint32_t> idle_epoch;  // of the life whose idle part was given back already
     uint32_t own_epoch = 0;     // of the last turn here
-    int64_t gone_since_ms = 0;  // ... and since when its own daemon was gone by then
+    int64_t gone_since_ms = 0;  // since when its own daemon had been gone by then
   };
   class Turn;
 
@@ -98,10 +98,10 @@ class Caretaker {
   Wakeup wakeup_;
   std::thread thread_;
 
-  // Of the thread:
+  // Used by the thread only:
   std::shared_ptr<Volume> volume_;  // to look at locks
   std::map<std::string, Node> nodes_;
-  std::optional<int64_t> short_ms_;  // when the capacity was seen to be short last
+  std::optional<int64_t> short_ms_;  // when the capacity was last seen to be short
   std::string indexes_;              // directory of the indexes of turns
   std::string index_of_;             // the node whose index is kept there; empty: none
   int64_t tended_ms_ = 0;            // the end of the last turn

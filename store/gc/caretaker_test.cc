@@ -1,4 +1,4 @@
-// A daemon does what is due for a node whose own is gone: driven here by a node on its own thread, with shorter times.
+// A daemon does what is due for a node whose own daemon is gone: driven here by a node on its own thread, with shorter times.
 #include "store/gc/caretaker.h"
 
 #include <gtest/gtest.h>
@@ -54,7 +54,7 @@ class CaretakerTest : public ::testing::Test {
     a->die();
     a.reset();
   }
-  // Node b goes on until that holds, or for so long.
+  // Node b goes on until the condition holds, or for so long.
   bool pump_until(const std::function<bool()>& holds, int most_s = 240) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(most_s);
     while (!holds()) {
@@ -116,7 +116,7 @@ TEST_F(CaretakerTest, NothingIsDoneForOneThatNothingNeeds) {
   caretaker.stop();
 }
 
-// Nobody needs anything of it, and it gets no turn.
+// Nothing is needed of the node, and it gets no turn.
 TEST_F(CaretakerTest, WhatANodeThatIsGoneHeldForItselfComesBack) {
   const std::string reserve = b.root() + "/nodes/a/RESERVE", indexes = b.root() + "/nodes/a/index-peers";
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
@@ -173,7 +173,7 @@ TEST_F(CaretakerTest, WhereItIsSwitchedOffNobodyIsTended) {
   caretaker.stop();
 }
 
-// The volume is full of what a node has that is gone, and of what is older than anything that b stores: that goes, not what b has just stored.
+// The volume is full of data of a node that is gone, older than anything that b stores: that data is evicted, not what b has just stored.
 TEST_F(CaretakerTest, WhatANodeThatIsGoneHasMakesRoomForOthers) {
   constexpr uint64_t kChunk = kMiB;
   for (int i = 0; i < 30; ++i) ASSERT_TRUE(a->write_file("old" + std::to_string(i), TestStore::payload(i, kChunk))) << i;
@@ -182,12 +182,12 @@ TEST_F(CaretakerTest, WhatANodeThatIsGoneHasMakesRoomForOthers) {
   Caretaker caretaker(*b.operator->(), system_clock(), quick());
   caretaker.start();
   int next = 0;
-  // More than a half of the capacity, which b alone could not keep beside what a has.
+  // More than half of the capacity, which b alone could not keep beside a's data.
   EXPECT_TRUE(pump_until([&] {
     const std::string name = "new" + std::to_string(next);
     if (b.try_write_file(name, TestStore::payload(1000 + next, kChunk))) ++next;
     else static_cast<void>(b.unlink(name));  // it may have been made, and then its bytes were refused
-    EXPECT_LE(testing::tree_bytes(b.root()), kCapacity);  // what b has heard of a is older than its own sum
+    EXPECT_LE(testing::tree_bytes(b.root()), kCapacity);  // b's knowledge of a is older than its own sum
     return caretaker.status().evicted_objects >= 15 || (next > 400 && caretaker.status().turns > 3);
   }));
   caretaker.stop();
@@ -204,7 +204,7 @@ TEST_F(CaretakerTest, WhatANodeThatIsGoneHasMakesRoomForOthers) {
   EXPECT_GE(kept, 18) << "of " << next;
 }
 
-// It is asked to leave by the daemon of the node, and goes within a second or two.
+// The daemon of the node asks it to leave, and it leaves within a second or two.
 TEST_F(CaretakerTest, ItLeavesWhenTheNodeBegins) {
   ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(2, kMiB)));
@@ -266,7 +266,7 @@ TEST_F(CaretakerTest, ANodeWithoutFilesLeavesAndItsDirectoriesStay) {
   EXPECT_EQ(a->contents(), b.contents());
 }
 
-// What it removed of a node that does not answer, and is not gone either, would be seen again.
+// Names that it removed of a node that does not answer, and is not gone either, would be seen again.
 TEST_F(CaretakerTest, ANodeWithoutFilesStaysWhereOthersHaveNotAnsweredIt) {
   auto c = std::make_unique<TestStore>(options("c"), b);
   ASSERT_TRUE(c->write_file("removed", TestStore::payload(1, kMiB)));

@@ -51,7 +51,7 @@ class Collection {
   GcReport report_;
   std::shared_ptr<Volume> volume_;
   std::unique_ptr<Store> store_;
-  std::string index_directory_;  // a mount's, if it is on this machine; else one for this command
+  std::string index_directory_;  // that of a mount, if it is on this machine; else one for this command
   bool is_scratch_ = false;
   std::string told_;
 };
@@ -62,7 +62,7 @@ void Collection::tell(const std::string& line) {
   if (request_.tell) request_.tell(line);
 }
 
-// False: the volume has no such node, but what is left of one that was taken out.
+// False: the volume has no such node, only leftovers of one that was taken out.
 Result<bool> Collection::find() {
   auto node = open_offline_node(request_.where);
   if (!node && node.error().code == Code::kNotFound) {
@@ -116,7 +116,7 @@ bool Collection::wait(const std::function<void(StatusCompletion)>& call, int64_t
   return answer->has_value();
 }
 
-// What they said of this node's files is answered as it is read.
+// Reads the peers; their statements about this node's files are answered as they are read.
 void Collection::read_peers() {
   Status read;
   if (!wait([this](StatusCompletion done) { store_->refresh(std::move(done)); }, kReadPeersNs, read))
@@ -125,7 +125,7 @@ void Collection::read_peers() {
     report_.notes.push_back("not all of what other nodes said was read: " + read.error().message);
 }
 
-// As reclaim does: nobody waits for those that are silent.
+// As in reclaim, silent nodes are not waited for.
 Status Collection::await_peers() {
   const int64_t until_ns = system_clock().monotonic_ns() + request_.patience_ns;
   while (true) {
@@ -143,7 +143,7 @@ Status Collection::await_peers() {
   }
 }
 
-// Everything that can be given back in the background of a mount.
+// Does all that a mount would give back in the background.
 Status Collection::settle() {
   Status drained;
   const bool done = wait([this](StatusCompletion end) { store_->drain(true, std::move(end)); }, kReadPeersNs, drained);
@@ -157,7 +157,7 @@ Status Collection::settle() {
   return {};
 }
 
-// Between the end of the store and this another daemon may have been started: then the node stays.
+// Another daemon may have been started between the end of the store and this: then the node stays.
 Status Collection::take_out() {
   const uint32_t epoch = store_->status().epoch;
   KVC_TRY(store_->close());
@@ -200,7 +200,7 @@ Result<GcReport> Collection::run() {
     report_.removed = request_.remove;
     return std::move(report_);
   }
-  KVC_TRY(clear());  // of one of that name before it
+  KVC_TRY(clear());  // of an earlier node of that name
   KVC_TRY(open());
   read_peers();
   KVC_TRY(settle());

@@ -1,5 +1,5 @@
-// A node that died is put in order, or leaves the volume, while another one has it open; driven from one thread, but for what that other
-// has to do while the command waits for it.
+// A node that died is put in order, or leaves the volume, while another one has it open; driven from one thread, except for what the other
+// one has to do while the command waits for it.
 #include "store/gc/collect_node.h"
 
 #include <gtest/gtest.h>
@@ -77,7 +77,7 @@ TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
   EXPECT_EQ(a->contents(), b.contents());
 }
 
-// What this life of it takes for itself does not stay either.
+// Space that this life of the node takes for itself does not stay either.
 TEST_F(CollectNode, APartDoesNotBecomeLarger) {
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, 2 * kMiB)));
   publish();
@@ -181,7 +181,7 @@ TEST_F(CollectNode, ANodeThatComesAgainUnderTheNameIsAnotherOne) {
   EXPECT_FALSE(again->was_there);
 }
 
-// What it removed of a node that cannot answer would be seen again without it.
+// Names that it removed of a node that cannot answer would be seen again without it.
 TEST_F(CollectNode, ANodeThatHasNoFilesStaysWhereOneThatIsGoneHasNotAnsweredIt) {
   auto c = std::make_unique<TestStore>(testing::node_options("c"), b);
   ASSERT_TRUE(c->write_file("removed", TestStore::payload(1, 1000)));

@@ -1,7 +1,7 @@
-// A daemon that begins, and finds its node tended by another one (Caretaker), asks that one to leave: it holds the lock of the file WANTED beside
-// LOCK for as long as it waits. The caretaker looks whether anybody does.
+// A daemon that begins, and finds its node tended by another one (Caretaker), asks that one to leave: it holds the lock of the file WANTED, beside
+// LOCK, for as long as it waits. The caretaker checks whether that lock is held.
 //
-// Block on the volume.
+// These functions block on the volume.
 #pragma once
 
 #include <memory>
@@ -15,14 +15,14 @@ namespace kvcachefs {
 class Volume;
 class VolumeLock;
 
-// In what a caretaker says of itself as the holder of a node's LOCK, which the message of kBusy quotes.
+// Part of the text that a caretaker writes as the holder of a node's LOCK; the message of kBusy quotes it.
 inline constexpr std::string_view kTendedHolder = " command=tend ";
 
-// As long as the result lives. `node` empty: this host's. kBusy: another one waits as well.
+// Asks for the node as long as the result lives. `node` empty: this host's. kBusy: another daemon waits as well.
 Result<std::shared_ptr<VolumeLock>> want_node(const std::string& volume_root, const std::string& node);
-// Makes the file, so that looking for it never finds it absent: clients of a network file system would remember that. By who holds the LOCK.
+// Makes the file, so that no lookup finds it absent: clients of a network file system would remember that. Caller holds the node's LOCK.
 Status prepare_wanted(Volume& volume, const std::string& node);
-// False as well where that cannot be told.
+// Whether a daemon asks for the node. False as well where that cannot be found out.
 bool is_node_wanted(Volume& volume, const std::string& node);
 
 }  // namespace kvcachefs

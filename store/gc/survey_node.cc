@@ -20,7 +20,7 @@ namespace {
 
 constexpr uint64_t kMostDirectoryPaths = 1000;
 
-// What cannot be read is left out.
+// Directories that cannot be read are left out.
 std::vector<std::string> paths_of_directories(const Index& index) {
   constexpr size_t kPage = 256;
   std::vector<std::string> paths;

@@ -1,4 +1,4 @@
-// Inside this room: what a node has, without changing anything.
+// Private to this room: finds what a node has, without changing anything.
 #pragma once
 
 #include "store/base/result.h"
@@ -7,7 +7,7 @@
 
 namespace kvcachefs {
 
-// As the next start would find it, by an index made for this beside `scratch`.
+// Surveys the node as the next start would find it, by an index made for this beside `scratch`.
 Status survey_node(const OfflineNode& node, const std::string& scratch, GcReport& report);
 
 }  // namespace kvcachefs

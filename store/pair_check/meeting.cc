@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kMagic = 0x3152494150435643;  // "CVCPAIR1"
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kGivesUpNs = 2 * kSecondNs;  // where both do, they do at the same step
+constexpr int64_t kGivesUpNs = 2 * kSecondNs;  // if both sides give up, they do so at the same step
 constexpr auto kPause = std::chrono::milliseconds(2);
 
 std::string name_of(int side) { return fmt::format("side-{}", side); }
@@ -69,7 +69,7 @@ Result<std::unique_ptr<Meeting>> Meeting::begin(Volume& volume, Setup setup) {
       return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs. If two alone do, they do not see each "
                                            "other's files, and the volume cannot be shared",
                                            volume.root(), kDirectory));
-    std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));  // two that clear away the same at once come apart
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));  // random, so that two sides that clear up at the same time do not collide again
   }
 }
 
@@ -102,13 +102,13 @@ Result<Meeting::Try> Meeting::meet_as_first() {
     KVC_TRY(say({id_, other_id_, 0, false, introduction()}));
     return Try::kMet;
   }
-  if (!remove_if_mine()) return Try::kAgain;  // taken for a leftover
+  if (!remove_if_mine()) return Try::kAgain;  // another process took it for a leftover
   return fail(Code::kBusy, fmt::format("{}: nobody came within {} s: run `kvcachefs check-volume` on this directory on a second machine meanwhile. If it "
                                        "runs there, that machine does not see the files of this one, and the volume cannot be shared",
                                        volume_.root(), setup_.wait_ns / kSecondNs));
 }
 
-// Side 1 may be there for long, or not run any more: it shows by its answer.
+// Side 1 may have been there for long, or not run any more: its answer shows that it runs.
 Result<Meeting::Try> Meeting::meet_as_second() {
   const int64_t begun_ns = system_clock().monotonic_ns();
   KVC_ASSIGN(const auto first, await(0, begun_ns + setup_.stands_ns, false));
@@ -138,7 +138,7 @@ void Meeting::know(const Said& other) {
 
 std::string Meeting::introduction() const { return setup_.host + "\n" + boot_id(); }
 
-// Both names are taken: by two that go in step, by some that are just finding each other or clearing away, or by what was left.
+// Both names are taken: by two sides that go in step, by processes just finding each other or clearing up, or by leftovers.
 Result<Meeting::Try> Meeting::look_at_others() {
   std::array<std::optional<Said>, 4> before, after;
   const auto look = [this](std::array<std::optional<Said>, 4>& into) -> Status {
@@ -160,7 +160,7 @@ Result<Meeting::Try> Meeting::look_at_others() {
   return Try::kLeftovers;
 }
 
-// A step and the one after it lie in blocks of their own: who writes the one behind that has heard the other side's answer to this one.
+// A step and the next one lie in different blocks. The step after that overwrites this one: its writer has heard the other side's answer to this one.
 Status Meeting::say(const Said& said) {
   if (!file_) return fail(Code::kCanceled, "the meeting is over");
   KVC_TRY(buffer_.write(*file_, encode(said.by, said.to, said.step, said.gave_up, said.text), said.step % 2 * kBlockBytes));
@@ -174,7 +174,7 @@ Result<bool> Meeting::is_listed(int side) {
   return has(*there, side);
 }
 
-// Nothing: it is not there, or is just being written. A file that a client once found absent may stay so for it: it is looked for in a listing.
+// nullopt: it is not there, or is just being written. A client that once found a file absent may go on doing so: it is looked for in a listing.
 Result<std::optional<Meeting::Said>> Meeting::hear(int side, uint64_t step) {
   if (other_id_ == 0) {
     KVC_ASSIGN(const bool listed, is_listed(side));
@@ -199,7 +199,7 @@ Result<std::optional<Meeting::Said>> Meeting::hear(int side, uint64_t step) {
   return said;
 }
 
-// Nothing: it did not come.
+// nullopt: it did not come.
 Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t until_ns, bool answers_me) {
   for (int64_t looked_ns = system_clock().monotonic_ns();;) {
     KVC_ASSIGN(auto said, hear(3 - side_, step));
@@ -216,7 +216,7 @@ Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t until
   }
 }
 
-// Whether this side's file is still there under its name. What cannot be heard just now tells nothing.
+// Whether this side's file is still there under its name. A block that cannot be read now proves nothing.
 Result<bool> Meeting::is_mine() {
   KVC_ASSIGN(const bool listed, is_listed(side_));
   if (!listed) return false;
@@ -255,7 +255,7 @@ void Meeting::give_up(std::string_view why) {
   if (other && *other && (*other)->gave_up) remove_if_mine();
 }
 
-// Not what others have begun meanwhile.
+// Leaves the directory alone if another process has begun there meanwhile.
 bool Meeting::remove_if_mine() {
   const bool mine = is_mine().value_or(false);
   file_.reset();  // NFS keeps a name of an open file in the directory

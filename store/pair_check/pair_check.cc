@@ -37,7 +37,7 @@ constexpr std::array<Trial, 4> kTrials = {{
      try_locks},
 }};
 
-// Both sides tell both: each line is of one failure.
+// Both sides send both their failures, one to a line.
 std::string joined(const Failures& failures) {
   std::string text;
   for (const std::string& each : failures) text += each + "\n";
@@ -52,7 +52,7 @@ void add_lines(std::string_view text, const std::string& prefix, Failures& failu
   }
 }
 
-// What both run.
+// The number of rounds that both sides run.
 Result<unsigned> agree_on_rounds(Meeting& meeting, unsigned rounds) {
   KVC_ASSIGN(const std::string others, meeting.exchange(fmt::format("{}", rounds)));
   unsigned number = 0;

@@ -26,10 +26,10 @@ namespace pair_check_test {
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr const char* kDirectory = ".kvcachefs-check-volume";
 
-// What a file system breaks.
+// The faults of a file system.
 struct Breaks {
-  bool old_blocks = false;      // what was read once at an offset of a file is remembered, also past the page cache
-  bool old_files = false;       // the same, of files opened anew only: the caller opens without direct I/O
+  bool old_blocks = false;      // a block read once at an offset of a file is remembered, also past the page cache
+  bool old_files = false;       // the same, only for files opened anew: the caller opens without direct I/O
   bool exclusive_files = false, exclusive_directories = false, exclusive_links = false;
   bool old_listings = false;
   bool locks_of_machine = false;
@@ -37,7 +37,7 @@ struct Breaks {
   bool no_directories = false;  // below that of the meeting
 };
 
-// As of one machine: what it remembers it remembers itself.
+// A file as one machine sees it: with the blocks that this machine remembers.
 class BrokenFile final : public File {
  public:
   using Remembered = std::map<std::pair<std::string, uint64_t>, std::vector<std::byte>>;
@@ -146,7 +146,7 @@ class PairCheckTest : public ::testing::Test {
   static PairCheckRequest request(const std::string& host) {
     return {.host = host, .wait_ns = 20 * kSecondNs, .patience_ns = 20 * kSecondNs, .stands_ns = 3 * kSecondNs, .rounds = 4};
   }
-  // Both at once; the first breaks what it breaks, the other one is sound.
+  // Runs both at once; the first has the faults, the other one is sound.
   std::pair<Report, Report> run_both(Breaks breaks, Breaks others) {
     Report one = fail(Code::kIo, "did not run"), two = one;
     std::thread first([&] {
@@ -158,7 +158,7 @@ class PairCheckTest : public ::testing::Test {
     first.join();
     return {std::move(one), std::move(two)};
   }
-  // Which property fails, alone, on both reports.
+  // Which property fails, and only that, in both reports.
   std::optional<size_t> failing(const Breaks& breaks) {
     const auto [one, two] = run_both(breaks, breaks);
     EXPECT_TRUE(one) << one.error().message;
@@ -218,7 +218,7 @@ TEST_F(PairCheckTest, LocksThatHoldNobodyOrForEverAreFound) {
   }
 }
 
-// One side only: the other one is told.
+// Faults on one side only: the other one hears of them.
 TEST_F(PairCheckTest, WhatOneSideSeesTheOtherIsTold) {
   const auto [one, two] = run_both({.old_listings = true}, {});
   ASSERT_TRUE(one && two);
@@ -262,7 +262,7 @@ TEST_F(PairCheckTest, WhatAKilledOneLeftIsRemoved) {
   }
 }
 
-// Both come at once to what was left: they find each other.
+// Both come at once to leftovers: they find each other.
 TEST_F(PairCheckTest, TwoThatComeToWhatWasLeftFindEachOther) {
   for (const auto& names : {std::vector<std::string>{"listing-of-1"}, {"side-1"}, {"side-1", "side-2"}, {"side-2"}}) {
     std::filesystem::create_directories(directory_.path() + "/" + kDirectory);
@@ -283,7 +283,7 @@ TEST_F(PairCheckTest, AThirdOneIsRefused) {
   first.rounds = 40;
   std::thread thread([&] { one = check_volume(*open(), first); });
   std::thread other;
-  slow.tell = [&](const std::string& line) {  // while the two are at it
+  slow.tell = [&](const std::string& line) {  // while the two run
     if (line.find("completed write") == std::string::npos) return;
     other = std::thread([&] {
       auto report = check_volume(*open(), request("three"));
@@ -316,7 +316,7 @@ TEST_F(PairCheckTest, BothThatFailAtOnceLeaveNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(directory_.path()));
 }
 
-// What was found before is not lost by that.
+// What was found before that is not lost.
 TEST_F(PairCheckTest, WhatFailedBeforeIsToldWithAnError) {
   const auto [one, two] = run_both({.exclusive_links = true, .no_directories = true}, {.exclusive_links = true});
   ASSERT_FALSE(one || two);

@@ -15,7 +15,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kMostTold = 3;  // failures of a property on a side
+constexpr size_t kMostTold = 3;  // failures of a property on one side
 constexpr unsigned kNamesOfRound = 8;
 
 std::string at(std::string_view name) { return fmt::format("{}/{}", Meeting::kDirectory, name); }
@@ -88,7 +88,7 @@ Result<Failures> try_completed_writes(Volume& volume, Meeting& meeting, unsigned
     others.push_back(std::move(seen));
   }
   Failures failures;
-  const auto prepare = [&](unsigned round) -> Status {  // so that something older may be remembered
+  const auto prepare = [&](unsigned round) -> Status {  // lets this machine cache something older
     for (size_t kind = 0; kind < kinds.size(); ++kind) KVC_TRY(others[kind].read(offset_of(kind, round)));
     return {};
   };

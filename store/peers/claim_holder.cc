@@ -9,9 +9,9 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside others, however much is wished
-constexpr int64_t kLookPauseNs = 100'000'000;  // ... while a call waits and others have to give something up
-constexpr int64_t kAloneToldNs = 2'000'000'000;  // less than who takes a node over looks for its HEAD to move; how often a node that is alone tells on a network volume that it lives
+constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside other nodes, however much is wished
+constexpr int64_t kLookPauseNs = 100'000'000;  // the same while a call waits and others have to give something up
+constexpr int64_t kAloneToldNs = 2'000'000'000;  // how often a lone node writes HEAD on a network volume; shorter than a taker-over watches HEAD
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {
@@ -27,7 +27,7 @@ ClaimHolder::ClaimHolder(Parts parts)
       peers_(parts_.volume, parts_.own, parts_.clock),
       random_(static_cast<uint32_t>(parts_.clock.realtime_ns() ^ (parts_.clock.monotonic_ns() << 7)) | 1u) {}
 
-// Its own lock tells the others of a local volume whether it runs.
+// On a local volume this node's lock tells the others whether it runs, so the claim does not lapse.
 bool ClaimHolder::has_lapsed(int64_t boot_ns) const {
   return parts_.volume.features().network && told_boot_ns_ && boot_ns - *told_boot_ns_ > kLeaseNs;
 }
@@ -35,7 +35,7 @@ bool ClaimHolder::has_lapsed(int64_t boot_ns) const {
 Status ClaimHolder::tell(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes) {
   told_ns_ = parts_.clock.monotonic_ns();
   const int64_t boot_ns = parts_.boot_ns();
-  // This may have been away at any moment, also just before: what is held now is not told as if it were good still.
+  // This process may have been away at any moment, also just before: a lapsed claim must not be told as if it were still good.
   if (has_lapsed(boot_ns)) {
     const bool raises = claim_bytes > claim_bytes_;
     claim_bytes_ = parts_.user.lower_claim(0);
@@ -63,7 +63,7 @@ Status ClaimHolder::begin() {
   return tries_again_ ? raise(own, plan) : Status();
 }
 
-// Where nobody else is there, nobody is waited for, and a slow answer is none of an older day.
+// With no other node there is nobody to wait for, and a slow answer cannot be an old one.
 Status ClaimHolder::raise(const OwnFigures& own, const ClaimPlan& plan) {
   KVC_TRY(tell(own, plan.target_bytes, plan.wish_bytes));
   const Status all_read = peers_.read_all();
@@ -97,10 +97,10 @@ Status ClaimHolder::step(bool tell_now) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t before = claim_bytes_;
   stepped_ns_ = now_ns;
-  // A call waits: what others gave up meanwhile is looked for now, instead of in a second. What cannot be read is told by that.
+  // A call waits: looks now, not in a second, for what others gave up. read_all() notes itself what cannot be read.
   if (waits_) static_cast<void>(peers_.read_all());
   const bool alone = peers_.empty();
-  // Others may have given away what it did not use: it is claimed anew.
+  // Others may have taken what this node did not use: it is claimed anew.
   if (has_lapsed(parts_.boot_ns())) claim_bytes_ = parts_.user.lower_claim(0);
   const OwnFigures own = parts_.user.figures(alone);
   const std::vector<PeerFigures> others = peers_.figures();
@@ -115,7 +115,7 @@ Status ClaimHolder::step(bool tell_now) {
   tries_again_ = plan.target_bytes > claim_bytes_;
   waits_ = own.waits && !alone && plan.wish_bytes > claim_bytes_;
   if (tries_again_ && now_ns >= try_again_ns_) return raise(own, plan);
-  // On another machine it may be asked whether this node lives; on this one its lock tells.
+  // On a network volume another machine may ask whether this node lives; on a local one its lock tells.
   const bool tells = !alone || parts_.volume.features().network;
   const bool due = (tells && (tell_now || !told_ns_ || now_ns - *told_ns_ >= (alone ? kAloneToldNs : kSecondNs))) || !told_boot_ns_;
   return due || claim_bytes_ != before || own.capacity_bytes != told_capacity_bytes_ ? tell(own, claim_bytes_, plan.wish_bytes) : Status();

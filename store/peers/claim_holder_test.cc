@@ -31,7 +31,7 @@ class ClaimHolderTest : public ::testing::Test {
     for (; chunks > 0 && node.write(); --chunks) {
     }
   }
-  // So long, in steps of 50 ms; `writers` store a chunk or more in each.
+  // Runs for that long, in steps of 50 ms; in each step every one of `writers` stores a chunk or more.
   void run(int seconds, std::vector<SimNode*> writers, int chunks = 4) {
     for (int step = 0; step < seconds * 20; ++step) {
       clock_.advance_ns(50 * kMsNs);
@@ -105,7 +105,7 @@ TEST_F(ClaimHolderTest, OneThatComesToAFullVolumeGetsItsPart) {
   EXPECT_GT(b.chunks() * kSimChunk, kCapacity / 10) << "of " << a.chunks() * kSimChunk;
 }
 
-// The other begins, from its first directory on, at some call of the one.
+// The other node begins, from its first directory on, at some call of the first one.
 TEST_F(ClaimHolderTest, TwoThatStartAtOnceClaimNoMoreThanThereIs) {
   int alone = 0;
   for (int at_call = 0; at_call < 24; ++at_call) {
@@ -154,7 +154,7 @@ TEST_F(ClaimHolderTest, WhatIsNotUsedIsLeftAtACleanEnd) {
   EXPECT_GT(a.used() + b.used(), kCapacity * 9 / 10) << "but what it used";
 }
 
-// With a host name as node name a successor has another one.
+// With a host name as node name a successor has another node name.
 TEST_F(ClaimHolderTest, WhatAKilledNodeHadClaimedIsFreeAtOnce) {
   SimNode& a = start("a");
   run(2, {&a});
@@ -172,7 +172,7 @@ TEST_F(ClaimHolderTest, WhatAKilledNodeHadClaimedIsFreeAtOnce) {
   EXPECT_GT(a.physical() + b.used(), kCapacity * 9 / 10) << b.claim();
 }
 
-// What it had accepted it writes when it goes on, whatever the others did meanwhile.
+// A node that stood still writes its accepted data when it goes on, whatever the others did meanwhile.
 TEST_F(ClaimHolderTest, ANodeThatStandsStillKeepsItsClaim) {
   SimNode &a = start("a"), &b = start("b");
   b.evicts = false;
@@ -189,7 +189,7 @@ TEST_F(ClaimHolderTest, ANodeThatStandsStillKeepsItsClaim) {
   run(5, {&a, &b});
 }
 
-// On a network volume its lock may be lost while it is away, and its claim is then.
+// On a network volume the node's lock may be lost while it is away, and its claim with it.
 TEST_F(ClaimHolderTest, ANodeThatWasAwayForLongClaimsAnewOnANetworkVolume) {
   disk_->set_network(true);
   SimNode &a = start("a"), &b = start("b");
@@ -208,7 +208,7 @@ TEST_F(ClaimHolderTest, ANodeThatWasAwayForLongClaimsAnewOnANetworkVolume) {
   EXPECT_LE(a.used(), used + kCapacity / 64) << "there is nothing left to claim";
 }
 
-// It loads a large peer, or verifies what it has: another thread tells of it.
+// The node's thread loads a large peer, or verifies data: another thread tells its claim.
 TEST_F(ClaimHolderTest, ANodeThatHasNoTimeToLookAtTheOthersKeepsItsClaim) {
   disk_->set_network(true);
   SimNode &a = start("a"), &b = start("b");
@@ -262,7 +262,7 @@ TEST_F(ClaimHolderTest, ANodeThatDiedWhileItStartedIsGone) {
   EXPECT_GT(a.physical() + b.used(), kCapacity * 9 / 10);
 }
 
-// What a raise reads is newer than what was found by who looks each second.
+// A raise reads newer HEADs than the ones Discovery has found in its look each second.
 TEST_F(ClaimHolderTest, OneThatCameBackIsNotTakenForGoneByAnOlderView) {
   disk_->set_network(true);
   SimNode &a = start("a"), &b = start("b");

@@ -12,22 +12,22 @@ namespace kvcachefs {
 namespace {
 
 constexpr int64_t kMsNs = 1'000'000;
-constexpr int64_t kWatchedNs = 10'000 * kMsNs;    // after so long without a sign of life nothing is expected of a node
-constexpr int64_t kOwnViewNs = 5'000 * kMsNs;     // what was read here last is newer than what take_in() is given for so long
-constexpr int64_t kForgottenNs = 10'000 * kMsNs;  // the list of nodes that take_in() is given may be older than the last one here
-constexpr int64_t kAskedNs = 1'000 * kMsNs, kAskedElsewhereNs = 5'000 * kMsNs;  // a lock is looked at so often; on a network volume
-constexpr int64_t kMeasuredNs = 60'000 * kMsNs;         // what a node has that never told of it: so long that counts
-constexpr int64_t kMeasuredUnreadNs = 10'000 * kMsNs;   // ... one that lives, perhaps, and cannot be read
-constexpr int64_t kMeasureMostNs = 20 * kMsNs, kMeasureFirstNs = 200 * kMsNs;  // of each call, for each node; when it was just found
-constexpr int64_t kMeasureAllNs = 400 * kMsNs;          // ... for all of them: the rest is measured by the calls that follow
-constexpr uint64_t kWorthMeasuringBytes = kMiB;         // ... if that may make a difference
+constexpr int64_t kWatchedNs = 10'000 * kMsNs;    // a node that gave no sign of life for so long is not expected to give room
+constexpr int64_t kOwnViewNs = 5'000 * kMsNs;     // for so long this object's own last read counts as newer than what take_in() is given
+constexpr int64_t kForgottenNs = 10'000 * kMsNs;  // the list given to take_in() may be older than the last one read here: a node missing in it is kept for so long
+constexpr int64_t kAskedNs = 1'000 * kMsNs, kAskedElsewhereNs = 5'000 * kMsNs;  // how often a lock is probed; the same on a network volume
+constexpr int64_t kMeasuredNs = 60'000 * kMsNs;         // how long a measurement counts for a node that never wrote a HEAD
+constexpr int64_t kMeasuredUnreadNs = 10'000 * kMsNs;   // the same for a node that cannot be read and may live
+constexpr int64_t kMeasureMostNs = 20 * kMsNs, kMeasureFirstNs = 200 * kMsNs;  // time to measure, for each call and node; the same for a node just found
+constexpr int64_t kMeasureAllNs = 400 * kMsNs;          // time to measure all nodes in one call: later calls measure the rest
+constexpr uint64_t kWorthMeasuringBytes = kMiB;         // a node is measured only if that can make this much difference
 
 }  // namespace
 
 // --- what they tell ---
 
 void ClaimPeers::note(Known& known, const Head& head) const {
-  if (std::pair(known.epoch, known.counter) != std::pair(head.identity.epoch, head.counter)) {  // it lives, or did since
+  if (std::pair(known.epoch, known.counter) != std::pair(head.identity.epoch, head.counter)) {  // a new HEAD: it lives, or did since the last one
     known.runs = true;
     known.asked_ns.reset();
     known.measured_ns.reset();
@@ -60,8 +60,8 @@ void ClaimPeers::take_in(const std::map<std::string, Discovery::Node>& nodes) {
     if (is_new) known.found_ns = now_ns;
     const auto seen = node.head ? std::pair(node.head->identity.epoch, node.head->counter) : std::pair(uint32_t{0}, uint64_t{0});
     if (seen > std::pair(known.epoch, known.counter)) note(known, *node.head);
-    // What was read here since is not taken back by what was seen before it: one that came back could be counted as gone.
-    // A daemon that died before it had written the HEAD of its epoch has none there to be seen.
+    // What was read here later is not overridden by what Discovery saw earlier: a node that came back could be counted as gone.
+    // A daemon that died before it wrote its epoch's HEAD leaves none for Discovery to see.
     const bool tells_nothing = !node.head && node.stands_since_ns && now_ns - known.moved_ns >= kOwnViewNs;
     if (seen >= std::pair(known.epoch, known.counter) || tells_nothing) {
       known.stands_since_ns = node.stands_since_ns;
@@ -111,11 +111,11 @@ Status ClaimPeers::read_all() {
   return all_read;
 }
 
-// The HEAD of its last life that has one: while a daemon starts, that of the one before holds. False: there is none.
+// Reads the HEAD of the node's last life that has one: while a daemon starts, the HEAD of its life before holds. False: there is none.
 Result<bool> ClaimPeers::read(const std::string& name, Known& known) {
   KVC_ASSIGN(const auto epochs, list_epochs(volume_, name));
   const uint32_t begun = epochs.empty() ? 0 : epochs.back();
-  if (std::exchange(known.begun_epoch, begun) != begun) {  // it may have used more since, and told nothing of it
+  if (std::exchange(known.begun_epoch, begun) != begun) {  // a new life may have used more since, and told nothing of it
     known.runs = true;
     known.asked_ns.reset();
     known.measured_ns.reset();
@@ -128,7 +128,7 @@ Result<bool> ClaimPeers::read(const std::string& name, Known& known) {
   return false;
 }
 
-// One that was cut short while it was made is none.
+// A HEAD whose writing was cut short when it was made counts as none.
 Result<bool> ClaimPeers::read_epoch(const std::string& name, uint32_t epoch, Known& known) {
   FileIdentity identity = own_;
   identity.node = name;
@@ -140,7 +140,7 @@ Result<bool> ClaimPeers::read_epoch(const std::string& name, uint32_t epoch, Kno
   }
   auto told = read_head(*head, identity, buffer_);
   const auto is_torn = [&told] { return !told && told.error().code == Code::kCorrupt; };
-  // It was whole: both of its slots were written while they were read.
+  // It was whole before: both of its slots were written during the read.
   const bool was_whole = known.epoch == epoch && known.counter > 0;
   if (is_torn() && was_whole) told = read_head(*head, identity, buffer_);
   if (is_torn() && !was_whole) return false;
@@ -158,7 +158,7 @@ void ClaimPeers::look_after(const std::string& name, Known& known, int64_t most_
   if (most_ns > 0 && is_to_be_measured(known)) measure(name, known, most_ns);
 }
 
-// Where it cannot be looked at the node may run.
+// Where the lock cannot be probed the node is taken to run.
 void ClaimPeers::ask_for_lock(const std::string& name, Known& known) const {
   const int64_t now_ns = clock_.monotonic_ns();
   if (known.asked_ns && now_ns - *known.asked_ns < (volume_.features().network ? kAskedElsewhereNs : kAskedNs)) return;
@@ -171,7 +171,7 @@ void ClaimPeers::ask_for_lock(const std::string& name, Known& known) const {
   known.measuring.reset();
 }
 
-// Other nodes give back what its part holds for nothing, and write into its LOCK behind that (idle_part.h). Its HEAD tells what was before.
+// Other nodes give back the idle space of its part, and write into its LOCK after that (idle_part.h). Its HEAD tells the size before it.
 void ClaimPeers::look_for_giving_back(const std::string& name, Known& known) const {
   const auto lock = volume_.info("nodes/" + name + "/LOCK");
   if (!lock || std::exchange(known.lock_written_ns, lock->mtime_ns) == lock->mtime_ns) return;
@@ -197,7 +197,7 @@ bool ClaimPeers::is_to_be_measured(const Known& known) const {
   return is_gone(known) && (known.is_smaller_now || less_bytes(known.told.claim_bytes, known.told.physical_bytes) >= kWorthMeasuringBytes);
 }
 
-// What cannot be listed or looked at is tried again later, from the beginning: until then what was known counts.
+// If something cannot be listed or looked at, measuring starts over later: until then the earlier figure counts.
 void ClaimPeers::measure(const std::string& name, Known& known, int64_t most_ns) const {
   const int64_t now_ns = clock_.monotonic_ns();
   const int64_t counts_ns = is_gone(known) && known.counter > 0 ? INT64_MAX : is_unreadable(known) ? kMeasuredUnreadNs : kMeasuredNs;

@@ -1,12 +1,12 @@
-// What the other nodes of a volume hold of its capacity, for one that raises its claim (ClaimHolder): told by their HEADs, and for those that do
-// not run, or cannot be read, found out otherwise. A node never counts with less than it may come to use:
-// - one whose daemon is there counts with its claim, also while it stands still: what it has accepted it writes when it goes on, whatever others
-//   decide meanwhile;
-// - one whose LOCK is free has no daemon, and counts with the blocks of its files. Its next life claims anew. On a network volume, where a lock
-//   may end at the machine or with a lease, its HEAD has to have stood for kSilentNs as well, or until it is absent, whatever its lock says; its
-//   daemon, if it comes back after all, finds that out by the clock (ClaimHolder);
-// - one that never told counts with its blocks, and nothing is claimed beside it until those were counted;
-// - one whose HEAD cannot be read lets nobody claim for kSilentNs; then with what is known of it and a grain, counted again and again.
+// What the other nodes of a volume hold of its capacity, for a node that raises its claim (ClaimHolder). Their HEADs tell it; for nodes that do
+// not run or cannot be read it is found out otherwise. A node never counts with less than it may come to use:
+// - A node with a daemon counts with its claim, even while the daemon stands still: data it has accepted it writes when it goes on, whatever
+//   the others decide meanwhile.
+// - A node whose LOCK is free has no daemon, and counts with the blocks of its files. Its next life claims anew. On a network volume a lock
+//   may end at the machine or with a lease, so there the node's HEAD must also have stood for kSilentNs; once the node is absent its lock does not
+//   matter. A daemon that comes back after all finds out by the clock (ClaimHolder).
+// - A node that never wrote a HEAD counts with its blocks, and nothing is claimed beside it until those were counted.
+// - A node whose HEAD cannot be read keeps everybody from claiming for kSilentNs. Then it counts with what is known of it and a grain, measured repeatedly.
 //
 // One thread at a time. Blocks on the volume.
 #pragma once
@@ -33,11 +33,11 @@ class ClaimPeers {
 
   ClaimPeers(Volume& volume, FileIdentity own, const Clock& clock) : volume_(volume), own_(std::move(own)), clock_(clock) {}
 
-  // What was found since by who looks each second. Asks for locks and counts blocks, a little at a time.
+  // Takes in what Discovery, which looks each second, has found since. Probes locks and counts blocks, a little at a time.
   void take_in(const std::map<std::string, Discovery::Node>& nodes);
-  // All nodes that there are now, as they are now. An error: of one that counts for more than is known.
+  // Lists all nodes and reads their HEADs now. Returns an error if a node that may count for more than is known cannot be read.
   Status read_all();
-  int64_t slowest_ns() const { return slowest_ns_; }  // of what that read, what took longest
+  int64_t slowest_ns() const { return slowest_ns_; }  // the slowest single read of the last read_all()
 
   bool empty() const { return known_.empty(); }
   std::vector<PeerFigures> figures() const;
@@ -45,20 +45,20 @@ class ClaimPeers {
  private:
   using Life = PeerFigures::Life;
   struct Known {
-    uint32_t begun_epoch = 0;  // the last that it has begun, as far as that was seen
-    uint32_t epoch = 0;        // of the HEAD that was read last
-    uint64_t counter = 0;      // ... 0: none was
+    uint32_t begun_epoch = 0;  // the last epoch that the node was seen to have begun
+    uint32_t epoch = 0;        // of the HEAD read last
+    uint64_t counter = 0;      // of the same HEAD; 0: none was read
     PeerFigures told;
     Life life = Life::kMayLive;
     int64_t found_ns = 0, moved_ns = INT64_MIN / 2;
     FilePtr head;
-    uint32_t head_epoch = 0;  // of that file; what was told may be of a later one
+    uint32_t head_epoch = 0;  // epoch of that file; `told` may be of a later one
     std::optional<int64_t> stands_since_ns, unread_since_ns, asked_ns, measured_ns;
-    bool runs = true;         // as its lock said when it was asked for
+    bool runs = true;         // whether its lock was held when it was last probed
     bool absent = false;
-    int64_t lock_written_ns = 0;   // by the clock of the volume, as far as that was looked at
-    bool is_smaller_now = false;   // than it told: others gave something back
-    bool measure_again = false;    // ... since it was measured
+    int64_t lock_written_ns = 0;   // LOCK's mtime, by the volume's clock, when it was last looked at
+    bool is_smaller_now = false;   // the node has less than its HEAD tells: others gave something of it back
+    bool measure_again = false;    // others gave something back since it was measured
     std::optional<PartSize> measuring;
     uint64_t measured_bytes = 0;
   };

@@ -1,5 +1,5 @@
-// Random histories of nodes that share a capacity (testing/claim_sim.h): they come, write, are killed or stopped in the middle of anything, come
-// again under the same or another name, or are taken out. What is on the volume never passes the capacity, and whoever lives gets room again.
+// Random histories of nodes that share a capacity (testing/claim_sim.h): they come, write, are killed or stopped at any point, come
+// again under the same or another name, or are taken out. The bytes on the volume never pass the capacity, and living nodes get room again.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class ClaimSim : public ::testing::Test {
     --depth_;
     if (dies_ != nullptr && any(200) == 0) std::exchange(dies_, nullptr)->kill();
   }
-  // As SIGSTOP and SIGCONT, wherever it is. What it had accepted it writes then; others may have given that away where they cannot know of it.
+  // Like SIGSTOP and SIGCONT, at any point. It then writes its accepted data; others may have given that space away where they cannot know of it.
   void stop(SimNode& at, int64_t for_ns) {
     stops_ = nullptr;
     at.paused = true;
@@ -157,7 +157,7 @@ void ClaimSim::history(unsigned seed, bool network) {
         writers_.push_back(&start(name, life, graves_.back().get()));
         break;
       }
-      case 2: {  // ... or under another one, and what it had stays, or is taken out
+      case 2: {  // ... or under another one, and its part stays, or is taken out
         dies_ = &victim;
         run(4);
         dies_ = nullptr;
@@ -172,7 +172,7 @@ void ClaimSim::history(unsigned seed, bool network) {
     }
   }
   if (HasFatalFailure()) return;
-  // Whatever came before, who lives gets room as soon as it is known who does.
+  // Whatever came before, living nodes get room as soon as it is known which nodes live.
   writers_ = living();
   most_at_once_ = 4;
   run(25);

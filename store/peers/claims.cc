@@ -8,12 +8,12 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kAheadSeconds = 5;   // of writing, that a claim is ahead of what is used: until the others have read of a wish, and given back
-constexpr uint64_t kAheadPart = 4;      // ... of what those who live can have at most, all nodes together
-constexpr uint64_t kAloneAheadPart = 12;  // ... where no other node lives: its own use of the rest of the volume is all there is
-constexpr uint64_t kSparePart = 8;      // of what nobody claims, all nodes together: a burst finds it claimed
-constexpr uint64_t kSlackPart = 64;     // of the same: so much more is evicted than is lacking, so that it is not every second
-constexpr uint64_t kMostAtOncePart = 8; // ... and no more than that, for views are old; it is looked at again in a second
+constexpr uint64_t kAheadSeconds = 5;   // of writing, by which a claim is ahead of what is used: until the others have read a wish, and given back
+constexpr uint64_t kAheadPart = 4;      // ... at most this part of what the living nodes can have, for all nodes together
+constexpr uint64_t kAloneAheadPart = 12;  // the same where no other node lives: only this node uses the rest of the volume
+constexpr uint64_t kSparePart = 8;      // of the unclaimed bytes, for all nodes together: claimed ahead for a burst
+constexpr uint64_t kSlackPart = 64;     // of what the living nodes can have: evicted beyond what is lacking, so that eviction does not run every second
+constexpr uint64_t kMostAtOncePart = 8; // ... at most this part in one go, for views are old; the next look is a second later
 
 using Life = PeerFigures::Life;
 
@@ -32,8 +32,8 @@ Capacity least_capacity(const OwnFigures& own, std::span<const PeerFigures> peer
   return least;
 }
 
-// What is lacking goes from the oldest of all nodes on, to an age that is the same for all: this node's part of that. Within the class in
-// which it ends everybody gives the same share.
+// This node's part of what all evict. What is lacking goes from the oldest bytes of all nodes on, up to an age that is the same for all. Within
+// the age class in which that ends every node gives the same share.
 uint64_t part_of(uint64_t lacking_bytes, const OwnFigures& own, std::span<const PeerFigures> peers) {
   uint64_t before = 0, part = 0;
   for (size_t age = kAgeClasses; age-- > 0 && before < lacking_bytes;) {
@@ -48,7 +48,7 @@ uint64_t part_of(uint64_t lacking_bytes, const OwnFigures& own, std::span<const 
   return part;
 }
 
-// A silent node cannot give back: what it claims beyond the capacity nobody can evict for.
+// A silent node cannot give back: nobody can evict for what it claims beyond the capacity.
 uint64_t demand_of(const PeerFigures& peer, uint64_t capacity_bytes) {
   if (peer.life == Life::kLives) return peer.wish_bytes;
   return peer.taken_bytes() <= capacity_bytes ? peer.taken_bytes() : peer.physical_bytes;
@@ -58,16 +58,16 @@ bool evicts(const PeerFigures& peer) {
   return peer.life == Life::kLives && std::ranges::any_of(peer.evictable_by_age, [](uint64_t bytes) { return bytes > 0; });
 }
 
-// A node that begins goes by its own capacity until it has read of a smaller one: a wish beyond the capacity of all is such a node's, which
-// will give back what it claimed by it.
+// A node that begins goes by its own capacity until it has read of a smaller one. So a wish beyond the capacity of all comes from such a node,
+// which will give back what it claimed by it.
 bool makes_room(const PeerFigures& peer, uint64_t capacity_bytes) {
   if (peer.life == Life::kMayLive || evicts(peer)) return true;
   const uint64_t wish_bytes = peer.wish_bytes > capacity_bytes ? 0 : peer.wish_bytes;
   return peer.life == Life::kLives && peer.claim_bytes > std::max(wish_bytes, peer.physical_bytes);
 }
 
-// Where nothing is evicted, what is removed makes room for as much again, although the records of both take a little: that is of what is left to
-// newcomers, but not the last of it.
+// Where nothing is evicted, a removal makes room for as much again, although the records of both take a little. That little is lent from what is
+// left to newcomers, but not the last of it.
 void lend_a_little(uint64_t lacking_bytes, uint64_t claim_bytes, uint64_t taken_bytes, ClaimPlan& plan) {
   const uint64_t lends = left_to_newcomers(plan.capacity_bytes) / 2, needed = add_bytes(taken_bytes, lacking_bytes);
   if (lacking_bytes == 0 || plan.target_bytes >= claim_bytes + lacking_bytes || needed > plan.claimable_bytes + lends) return;
@@ -76,7 +76,7 @@ void lend_a_little(uint64_t lacking_bytes, uint64_t claim_bytes, uint64_t taken_
   plan.wish_bytes = std::max(plan.wish_bytes, plan.target_bytes);
 }
 
-// All claims together beyond the capacity: it was lowered, or a node began where nothing was left.
+// By how much all claims together exceed the capacity: it was lowered, or a node began where nothing was left.
 uint64_t excess_of(uint64_t claim_bytes, std::span<const PeerFigures> peers, uint64_t capacity_bytes) {
   uint64_t taken = claim_bytes;
   for (const PeerFigures& peer : peers)
@@ -127,8 +127,8 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   }
   plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
   plan.others_lack = others_lack > plan.unclaimed_bytes;
-  const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
-  // What is lacking once this node has its wish, and its own part of that.
+  const uint64_t reach = less_bytes(capacity, out_of_reach);  // of the living nodes
+  // The shortage once this node has its wish, and this node's own part of it.
   const auto look_for_shortage = [&] {
     demand = add_bytes(demand, plan.wish_bytes);
     plan.is_short = demand > capacity;
@@ -148,7 +148,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
   if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
   plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? most_here : capacity);
-  // Who evicts nothing has beyond its share what is unclaimed, and not what the others leave unclaimed between two bursts: nobody gets it back.
+  // A node that evicts nothing may hold, beyond its share, what is unclaimed, but not what others leave unclaimed between two bursts: it never gives that back.
   uint64_t most_kept = UINT64_MAX;
   if (competes && !own.evicts) {
     const uint64_t left_to_others = most_ahead * static_cast<uint64_t>(std::ranges::count_if(peers, evicts));
@@ -158,17 +158,17 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
 
   look_for_shortage();
 
-  // What is not wished for is claimed only while nobody lacks it.
+  // Bytes beyond the wish are claimed only while no node lacks them.
   const bool lacks_any = plan.is_short && !peers.empty();
   const uint64_t spare = lacks_any ? 0 : competes ? plan.unclaimed_bytes / (kSparePart * living) : lone_grain(capacity);
   const uint64_t least = std::max(own.used_bytes, plan.wish_bytes);
   uint64_t most = std::min({add_bytes(least, spare), std::max(own.used_bytes, most_here), std::max(own.used_bytes, most_kept)});
-  // What goes here goes for those who lack it: it is not used anew by those who write here.
+  // What this node evicts for those who lack room is not used anew by its own writers.
   const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
   if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
-  // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.
+  // Each node takes a part of the unclaimed bytes by what it lacks, so that they do not all reach for the same.
   const uint64_t more_wanted = less_bytes(most, claim_bytes), lacks = less_bytes(least, claim_bytes);
   const double part = others_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(others_lack));
   const uint64_t more = std::min(more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part));
@@ -177,7 +177,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t worth_it = own.waits ? (competes ? grain / 16 : 1) : grain / 4;
   if (more_wanted > 0 && is_low && more >= std::min(more_wanted, worth_it)) plan.target_bytes = claim_bytes + more;
   if (!peers.empty() && !own.evicts && own.lacking_bytes <= grain / 4) lend_a_little(own.lacking_bytes, claim_bytes, add_bytes(taken, claim_bytes), plan);
-  // Nothing more is written into claims that do not fit together, whatever the others have heard of it.
+  // Nobody writes more into claims that do not fit together, whatever the others have read of it.
   if (const uint64_t excess = excess_of(claim_bytes, peers, all); excess > 0)
     plan.target_bytes = std::min(plan.target_bytes, std::max(less_bytes(claim_bytes, excess), less_bytes(own.used_soon_bytes, plan.evict_bytes)));
   plan.low_bytes = goal / 2;

@@ -81,7 +81,7 @@ TEST(Claims, ANodeThatIsAloneClaimsAGrainAhead) {
   EXPECT_EQ(plan(own(10 * kMiB), begins.target_bytes, {}).target_bytes, 27 * kMiB) << "half of it is";
   EXPECT_GE(begins.low_bytes, 8 * kMiB);
   EXPECT_LE(plan(own(kMiB), 60 * kMiB, {}).target_bytes, 18 * kMiB) << "what was removed is left to others";
-  // Beside one that has no daemon the same.
+  // The same beside a node without a daemon.
   EXPECT_EQ(plan(own(kMiB), kMiB, {peer(20 * kMiB, Life::kGone)}).target_bytes, begins.target_bytes);
 }
 
@@ -118,7 +118,7 @@ TEST(Claims, BesideOneOfWhichNothingIsKnownNothingIsClaimed) {
   EXPECT_TRUE(beside.others_make_room) << "it is worth waiting for";
 }
 
-// It waits, so it is no use of the claim; and it is wished for until it is claimed.
+// The growth waits, so it does not use the claim; and it is wished for until it is claimed.
 TEST(Claims, WhatIndexesOfPeersWantIsWishedForAndRaisedLikeAnythingElse) {
   OwnFigures wants = own(4 * kMiB);
   wants.wanted_bytes = 20 * kMiB;
@@ -152,7 +152,7 @@ TEST(Claims, WhatIsOldestOfAllGoes) {
   const ClaimPlan of_writer = plan(writer, 20 * kMiB, {idle});
   EXPECT_EQ(of_writer.evict_bytes, 0u) << "what the other has is older";
   EXPECT_TRUE(of_writer.others_make_room);
-  // The same as the other sees it.
+  // The same from the other node's side.
   OwnFigures as_idle = own(43 * kMiB);
   as_idle.evictable_by_age[6] = 40 * kMiB;
   PeerFigures as_writer = peer(20 * kMiB);
@@ -194,7 +194,7 @@ TEST(Claims, ASilentNodeCountsAndGivesNothing) {
   EXPECT_EQ(left.unclaimed_bytes, kMiB);
   EXPECT_FALSE(left.others_make_room);
   EXPECT_GT(left.evict_bytes, 0u);
-  // Nothing of the others makes room for one that claims more than there is.
+  // No other node makes room for one that claims more than there is.
   dead.claim_bytes = kUnknownClaim;
   OwnFigures small = own(8 * kMiB);
   small.evictable_by_age[2] = 8 * kMiB;
@@ -214,7 +214,7 @@ TEST(Claims, WithoutEvictionAWishIsNotMet) {
   EXPECT_TRUE(plan(writer, 20 * kMiB, {larger}).others_make_room) << "it does not need what it claims";
 }
 
-// With a capacity of its own that is larger, until it has read of this one: it claims and wishes for a part of that.
+// The node's own capacity is larger, until it has read of this one: it claims and wishes for a part of its own.
 TEST(Claims, WhatOneThatBeginsClaimsBeyondTheCapacityOfAllComesBack) {
   OwnFigures writer = own(14 * kMiB);
   writer.waits = true;
@@ -243,7 +243,7 @@ TEST(Claims, TheLeastCapacityCounts) {
   EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).claimable_bytes, kCapacity);
 }
 
-// A node that is tended has what is older than anything of those who live: that goes, and nothing is claimed for it.
+// A tended node has bodies older than any of the living nodes: those go, and nothing is claimed for it.
 TEST(Claims, WhatDoesNotGrowGivesWhatIsOldestOfAll) {
   OwnFigures tended = own(30 * kMiB);
   tended.grows = false;

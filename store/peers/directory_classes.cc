@@ -93,7 +93,7 @@ void DirectoryClasses::hold(ObjectId parent, std::string_view name, ObjectId id,
     insert(id, {parent, std::string(name), {member}, 0, {}});
   }
   Directory& directory = entries_.at(id).directory;
-  directory.as_of = 0;  // others may have it, too
+  directory.as_of = 0;  // members are to be worked out anew: other nodes may have the directory, too
   if (!std::exchange(directory.held, member).valid()) use(id);
   make_room(id);
 }

@@ -1,6 +1,6 @@
-// Directories of all nodes meet by path: those with one path are one directory to clients, a class. Which ids it goes by, under
-// one that stays while it lives; in memory, as many as fit, the least used go first. What consists of what is worked out by the view
-// (view.h), this remembers it. Thread-safe: a leaf in the order of locks.
+// Directories of all nodes meet by path: those of one path are one directory to clients, a class. This remembers the member ids of each class under
+// one id that stays as long as the class lives. It is in memory and bounded; the least recently used classes are dropped first. The view (view.h) works
+// out the members. Thread-safe: its mutex is a leaf in the lock order.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace kvcachefs {
 
-// Ids of classes that go by no member's.
+// The ordinal in the ids of classes that do not go by a member's id.
 inline constexpr uint32_t kClassOrdinal = 253;
 
 class DirectoryClasses {
@@ -28,28 +28,28 @@ class DirectoryClasses {
   struct Directory {
     ObjectId parent;
     std::string name;
-    std::vector<ObjectId> members;  // of this node first, then by ordinal
-    uint64_t as_of = 0;             // of the view: they were worked out then
-    ObjectId held;                  // this one is among them whatever the index says; invalid: none
+    std::vector<ObjectId> members;  // this node's first, then by ordinal
+    uint64_t as_of = 0;             // the view's counter when the members were worked out
+    ObjectId held;                  // always a member, whatever the index says; invalid: none
   };
-  // The directory that goes by this id; nullopt: it was dropped, is gone, or was never looked up. Not for the root, of which all
-  // consists of itself.
+  // The directory that goes by this id. nullopt: it was dropped, is gone, or was never looked up. Not for the root, whose members are the roots
+  // of all nodes.
   std::optional<Directory> find(ObjectId id);
-  // The one of this path, if its members were worked out as of then.
+  // The id of the directory at this path, if its members were worked out at `as_of`.
   std::optional<ObjectId> find_as_of(ObjectId parent, std::string_view name, uint64_t as_of);
-  // The id that note() would give, without its doing; about, where that would be one of its own.
+  // The id that note() would give, without noting anything; approximate where that would be a newly numbered id.
   ObjectId id_of(ObjectId parent, std::string_view name, const std::vector<ObjectId>& members) const;
 
-  // parent/name consists of `members`, of which there are some. The id that it goes by: as before if a member is left, else that of the
-  // first one by which no other goes, else one of its own.
+  // Notes that parent/name consists of `members`, which are not empty. Returns the id of the class: its earlier one if a member of it is left, else
+  // the id of the first member by which no other class goes, else a new one.
   ObjectId note(ObjectId parent, std::string_view name, std::vector<ObjectId> members, uint64_t as_of);
-  // There is none any more.
+  // The class no longer exists.
   void drop(ObjectId id);
 
-  // One that this node made, or moved there, as `member`, which no index tells of yet. Until release().
+  // This node made or moved a directory there, with the id `member`, which no index tells of yet. Holds until release().
   void hold(ObjectId parent, std::string_view name, ObjectId id, ObjectId member);
   void release(ObjectId id);
-  // Not dropped for want of room while somebody has it.
+  // A pinned class is not dropped for want of room.
   void pin(ObjectId id);
   void unpin(ObjectId id);
 
@@ -71,7 +71,7 @@ class DirectoryClasses {
   void use(ObjectId id);
   void unuse(ObjectId id);
   void make_room(ObjectId keep);
-  // Invalid: all are taken.
+  // Invalid: all ids are taken.
   ObjectId choose_id(Paths::const_iterator known, const std::vector<ObjectId>& members) const;
 
   const size_t most_;
@@ -79,7 +79,7 @@ class DirectoryClasses {
   Entries entries_;
   Paths paths_;
   std::unordered_map<ObjectId, uint32_t> uses_;  // pins, and classes below it
-  std::list<ObjectId> by_age_;  // the last used first
+  std::list<ObjectId> by_age_;  // most recently used first
   uint64_t last_own_id_ = 0;
 };
 

@@ -14,7 +14,7 @@
 namespace kvcachefs {
 
 namespace {
-// A node takes five descriptors as it is followed: of its index four, of its journal one. Where there are few HEAD is opened for each look.
+// Following a node takes five descriptors: four for its index, one for its journal. Where descriptors are few HEAD is opened for each look.
 bool keeps_few_open(size_t nodes) {
   constexpr uint64_t kOthers = 128, kOfNode = 8;
   return descriptor_limit() < kOthers + kOfNode * nodes;
@@ -61,7 +61,7 @@ void Discovery::list_nodes(int64_t now_ns) {
   }
   problem_.clear();
   const std::set<std::string>& there = *listed;
-  // Of what is gone nothing is left, but for the ordinal: ids with it may be known to clients as long as this mount lasts.
+  // Nodes that are gone keep their ordinal only: clients may know ids with it as long as this mount lasts.
   std::erase_if(nodes_, [&there](const auto& each) { return !there.contains(each.first); });
   std::erase_if(watches_, [&there](const auto& each) { return !there.contains(each.first); });
   if (!listed_ns_) std::erase_if(ordinals_, [&there](const auto& each) { return !there.contains(each.first); });
@@ -93,7 +93,7 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listi
   const int64_t before_ns = clock_.monotonic_ns();
   const Result<bool> moved = read(name, node, watch, listing, before_ns);
   const int64_t now_ns = clock_.monotonic_ns();
-  // How long it stands is counted from when it can be read well.
+  // How long HEAD has stood is counted only while it can be read well.
   if (!moved || now_ns - before_ns > limits_.slow_read_ns) {
     node.stands_since_ns.reset();
   } else if (*moved || !node.stands_since_ns) {
@@ -110,7 +110,7 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listi
   node.presence = presence(node, moved.value_or(false), now_ns);
 }
 
-// One that was never seen to move is not known to live.
+// A node whose HEAD was never seen to move is not known to live.
 Discovery::Presence Discovery::presence(const Node& node, bool moved, int64_t now_ns) const {
   if (moved) return Presence::kLive;
   const Presence before = node.presence;
@@ -121,9 +121,9 @@ Discovery::Presence Discovery::presence(const Node& node, bool moved, int64_t no
   return stands_ns >= limits_.still_ns ? Presence::kSilent : before;
 }
 
-// Whether there was a sign of life.
+// Returns whether there was a sign of life.
 Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, Listing listing, int64_t now_ns) {
-  // Where the daemon was started again its old HEAD stands still.
+  // After a restart of its daemon the old HEAD stands still, so the epochs are listed again.
   const bool is_still = !node.head || !node.stands_since_ns || now_ns - *node.stands_since_ns >= limits_.still_ns;
   const bool is_due = !watch.epochs_listed_ns || now_ns - *watch.epochs_listed_ns >= limits_.still_ns;
   bool again = false;
@@ -135,7 +135,7 @@ Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, 
   return moved || again;
 }
 
-// Whether it has begun another one than was known.
+// Returns whether the node has begun an epoch beyond the one known.
 Result<bool> Discovery::list_its_epochs(const std::string& name, Node& node, Watch& watch) {
   KVC_ASSIGN(const auto epochs, list_epochs(*volume_, name));
   const uint32_t highest = epochs.empty() ? 0 : epochs.back();
@@ -147,7 +147,7 @@ Result<bool> Discovery::list_its_epochs(const std::string& name, Node& node, Wat
   return before != 0 && highest > before;
 }
 
-// Whether it is another one than the last that was read.
+// Returns whether this HEAD differs from the last one read.
 Result<bool> Discovery::read_head(const std::string& name, Node& node, Watch& watch) {
   if (node.epoch == 0) return false;
   FileIdentity identity = own_;

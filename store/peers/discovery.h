@@ -1,6 +1,6 @@
-// Which other nodes the volume has, which of them live, and how they are doing: by listing directories and reading HEADs, never by looking
-// for names that may not be there (clients of a network file system would remember that they are not). Time is that of a clock that is
-// handed in. Blocks on the volume; one thread.
+// Finds which other nodes the volume has, which of them live, and how they are doing: by listing directories and reading HEADs, never by looking
+// up names that may not be there (clients of a network file system would remember that they are not). The caller hands in the clock. Blocks on the
+// volume; one thread.
 #pragma once
 
 #include <cstdint>
@@ -21,51 +21,51 @@
 
 namespace kvcachefs {
 
-// By listing, now.
+// Lists them now.
 Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentity& own);
 
 class Discovery {
  public:
-  static constexpr uint32_t kLastOrdinal = 252;  // of peers; 253: directories of no member's id; the rest is taken by fs/
+  static constexpr uint32_t kLastOrdinal = 252;  // of peers; 253: directories that go by no member's id; fs/ uses the rest
   static constexpr int64_t kSecondNs = 1'000'000'000;
 
   struct Limits {
-    int64_t listed_every_ns = kSecondNs;  // who comes to a full volume waits until it is found
-    int64_t still_ns = 3 * kSecondNs;       // a HEAD that stands so long: its daemon may be gone, or its volume slow
-    int64_t absent_ns = 200 * kSecondNs;    // ... so long, while it could be read well all the time: nobody waits for it any more
-    int64_t slow_read_ns = kSecondNs;       // a read that took longer is not well: a server that was away answers old things for a while
+    int64_t listed_every_ns = kSecondNs;  // a node that comes to a full volume waits until it is found
+    int64_t still_ns = 3 * kSecondNs;       // a HEAD that has stood so long: its daemon may be gone, or its volume slow
+    int64_t absent_ns = 200 * kSecondNs;    // a HEAD that has stood so long, and could be read well all the time: nobody waits for the node any more
+    int64_t slow_read_ns = kSecondNs;       // a read that took longer is not "well": a server that was away answers old data for a while
   };
   enum class Presence : uint8_t { kLive, kSilent, kAbsent };
   struct Node {
-    uint32_t ordinal = 0;  // on this mount; 0: there are too many nodes for it
-    uint32_t epoch = 0;    // its highest; 0: none is known
+    uint32_t ordinal = 0;  // on this mount; 0: there are too many nodes
+    uint32_t epoch = 0;    // the node's highest; 0: none is known
     Presence presence = Presence::kSilent;
-    std::optional<Head> head;  // the last one that was read, of that epoch
-    std::string problem;       // why there is no newer one; empty: there is none
-    std::optional<int64_t> moved_ns;  // when it was seen to move last, by the clock that is handed in
-    std::optional<int64_t> wrote_ns;  // when its HEAD was seen to tell of more journal
-    std::optional<int64_t> stands_since_ns;  // the HEAD, or its absence, while it could be read well
+    std::optional<Head> head;  // the last one read, of that epoch
+    std::string problem;       // why no newer HEAD was read; empty: no problem
+    std::optional<int64_t> moved_ns;  // when the HEAD was last seen to move, by the clock handed in
+    std::optional<int64_t> wrote_ns;  // when its HEAD was last seen to tell of more journal
+    std::optional<int64_t> stands_since_ns;  // since when the HEAD, or its absence, has stood while it could be read well
     Outlook outlook() const;
     bool is_nearly_full() const;  // as its HEAD tells
   };
 
-  // `ordinals`: that were given before. Those of nodes that the volume does not have any more are given to others.
+  // `ordinals`: those given in earlier lives. Ordinals of nodes that the volume no longer has are given to others.
   Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits);
 
   enum class Listing : uint8_t {
     kWhereDue,  // directories that may have changed, now and then
-    kAll,       // so that what was there before the call is found
+    kAll,       // everything: finds all that was there before the call
   };
-  // Reads each HEAD, and directories. To be called every second or so.
+  // Reads each HEAD, and directories. Call about every second.
   void look(Listing listing = Listing::kWhereDue);
   const std::map<std::string, Node>& nodes() const { return nodes_; }
   // To be kept for the next life.
   const std::map<std::string, uint32_t>& ordinals() const { return ordinals_; }
-  const std::string& problem() const { return problem_; }  // of the list of nodes
+  const std::string& problem() const { return problem_; }  // in listing the nodes
 
  private:
   struct Watch {
-    FilePtr head;                            // of the epoch
+    FilePtr head;                            // of the node's epoch
     std::optional<int64_t> epochs_listed_ns;
   };
   void list_nodes(int64_t now_ns);

@@ -38,7 +38,7 @@ class DiscoveryTest : public ::testing::Test {
     return head;
   }
   Discovery make(std::map<std::string, uint32_t> ordinals = {}) { return {volume_, identity_of("own", 0), clock_, std::move(ordinals), {}}; }
-  // A second goes by in which these daemons write.
+  // Lets a second go by, in which these daemons write.
   void second(Discovery& discovery, std::initializer_list<HeadWriter*> alive) {
     for (HeadWriter* each : alive) EXPECT_TRUE(each->write(head(4096)));
     clock_.advance_ns(kSecondNs);
@@ -173,7 +173,7 @@ TEST_F(DiscoveryTest, MoreNodesThanThereAreOrdinalsAreLeftOut) {
   EXPECT_EQ(node(discovery, "n1251").ordinal, Discovery::kLastOrdinal);
 }
 
-// A write that fails half-way harms the one slot that it was meant for, however often it is tried.
+// A write that fails half-way damages only the slot it was meant for, however often it is retried.
 TEST_F(DiscoveryTest, OneSlotIsWholeWhateverFails) {
   auto a = start("a", 1);
   ASSERT_TRUE(a->write(head(1)));

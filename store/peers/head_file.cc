@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint8_t kHasCheckpoint = 1;
 constexpr size_t kMaxTextBytes = 255;
-// Before the body of a header and behind it.
+// Bytes of a header before and after its body.
 constexpr size_t kHeaderFrameBytes = kHeaderPreludeBytes + sizeof(uint64_t);
 
 auto fields(const FileIdentity& identity) { return std::tie(identity.volume_uuid, identity.node, identity.epoch); }
@@ -26,7 +26,7 @@ Status check_text(const char* what, std::string_view text) {
 
 std::unexpected<Error> broken(const char* what) { return fail(Code::kCorrupt, fmt::format("{} breaks its grammar", what)); }
 
-// The header that the slot begins with, and it is whole.
+// The header at the beginning of the slot; it has to be whole.
 Result<HeaderView> slot_header(FileKind kind, ByteSpan slot) {
   KVC_ASSIGN(const HeaderView view, decode_header(kind, slot.first(std::min(slot.size(), kMaxHeaderBytes))));
   if (view.size_bytes != kBlockBytes) return broken(file_kind_name(kind));

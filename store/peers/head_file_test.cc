@@ -37,7 +37,7 @@ Acks acks_with(uint64_t counter) {
   return acks;
 }
 
-// The file as it lies there after these writings.
+// The file as it is after these writes.
 Bytes file_of(std::initializer_list<uint64_t> counters, Bytes (*slot)(uint64_t), uint64_t (*offset)(uint64_t), size_t slot_bytes) {
   Bytes file(2 * slot_bytes);
   for (const uint64_t counter : counters) std::ranges::copy(slot(counter), file.begin() + static_cast<ptrdiff_t>(offset(counter)));
@@ -64,7 +64,7 @@ TEST(HeadFile, AFirstSlotIsEnough) {
   EXPECT_EQ(decode_acks(test_identity(), all_acks({1})).value(), acks_with(1));
 }
 
-// Whatever a writing that was cut short has left of its slot, the other one is read.
+// Whatever an interrupted write has left in its slot, the other slot is read.
 TEST(HeadFile, ATornWritingLeavesTheOneBefore) {
   const Bytes before = heads({6}), after = heads({6, 7});
   for (size_t torn = 0; torn < kHeadSlotBytes; torn += 16) {

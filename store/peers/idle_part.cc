@@ -28,11 +28,11 @@ Result<uint64_t> remove_reserve(Volume& volume, const std::string& node) {
   return bytes;
 }
 
-// It is written into once more behind what was done: by that those who count the part (ClaimPeers) see that it became smaller.
+// Writes into LOCK again after the work: nodes that measure the part (ClaimPeers) see by that write that it became smaller.
 template <class Work>
 Result<uint64_t> with_lock(Volume& volume, const std::string& node, std::string_view holder, Work work) {
   KVC_ASSIGN(const std::unique_ptr<VolumeLock> lock, volume.lock(part_of(node) + "/LOCK"));
-  static_cast<void>(lock->describe(holder));  // the file system may be full
+  static_cast<void>(lock->describe(holder));  // fails where the file system is full
   KVC_ASSIGN(const uint64_t bytes, work());
   KVC_TRY(lock->describe(holder));
   return bytes;
@@ -57,7 +57,7 @@ bool holds_for_nothing(Volume& volume, const std::string& node) {
 Result<uint64_t> give_back_idle(Volume& volume, const std::string& node, std::string_view holder) {
   return with_lock(volume, node, holder, [&]() -> Result<uint64_t> {
     uint64_t bytes = 0;
-    if (!volume.features().network) {  // elsewhere they are on the machine of that node
+    if (!volume.features().network) {  // on a network volume the indexes are on that node's machine
       KVC_ASSIGN(const Cleared cleared, remove_tree(volume, peers_path(node)));
       bytes += cleared.bytes;
     }

@@ -1,5 +1,5 @@
-// What the indexes of peers may grow by: they lie on the volume, mostly, and are made durable now and then. What they grow by is claimed first, and set
-// aside until then, although nobody stores anything; so it is kept small.
+// How much the indexes of peers may grow: they lie on the volume, mostly, and are made durable now and then. Their growth is claimed first, and set
+// aside until then, although no client stores anything by it; so it is kept small.
 #pragma once
 
 #include <algorithm>
@@ -12,24 +12,24 @@
 namespace kvcachefs {
 
 struct IndexRoom {
-  uint64_t claimed_bytes = UINT64_MAX;   // of what they grow by; the rest waits a little
+  uint64_t claimed_bytes = UINT64_MAX;   // part of the growth that is claimed; the rest waits a little
   uint64_t capacity_bytes = UINT64_MAX;  // of the volume, if this node is held to any
-  bool is_short = false;                 // somebody lacks room
-  bool may_get_more = true;              // of what is not claimed some may be before long
-  bool evicts = true;                    // this node
-  // For a copy of one of them what is not used of the claim beside that; false: it is less. Empty: there is enough. What was reserved is released.
+  bool is_short = false;                 // some node lacks room
+  bool may_get_more = true;              // more of the growth may be claimed before long
+  bool evicts = true;                    // whether this node evicts
+  // Reserves room for a copy of an index out of the unused claim beside that; false: there is less. Empty: there is always enough. release() undoes it.
   std::function<bool(uint64_t bytes)> reserve = {};
   std::function<void(uint64_t bytes)> release = {};
 };
 
-// Less is not worth a sync of its own.
+// Less growth than this is not worth a sync of its own.
 inline constexpr uint64_t kLeastGrowthBytes = 64 * kKiB;
-// One of `nodes` sets so much aside for the indexes of all its peers: together a sixteenth of the capacity; where room is lacking, a quarter of that.
+// How much each of `nodes` sets aside for the indexes of all its peers: all together a sixteenth of the capacity; where room is lacking, a quarter of that.
 constexpr uint64_t most_growth_bytes(const IndexRoom& room, size_t nodes) {
   constexpr uint64_t kPart = 16, kShortPart = 64;
   return std::max(kLeastGrowthBytes, room.capacity_bytes / (room.is_short ? kShortPart : kPart) / nodes);
 }
-// What is unused of one of these indexes is given back where it is more.
+// The unused part of such an index is given back if it is more than this.
 constexpr uint64_t least_given_back_bytes(uint64_t capacity_bytes, size_t nodes) {
   constexpr uint64_t kPart = 32;
   return std::max(4 * kLeastGrowthBytes, capacity_bytes / kPart / nodes);

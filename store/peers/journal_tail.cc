@@ -15,11 +15,11 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kWindowBytes = 64 * kKiB;              // one request, also where there is nothing new
+constexpr size_t kWindowBytes = 64 * kKiB;              // one request, even where there is nothing new
 constexpr uint64_t kMostBytesRead = 16 * kMiB;          // given in one call
-constexpr int64_t kPatienceForFrameNs = 2'000'000'000;  // with a frame that should be there
+constexpr int64_t kPatienceForFrameNs = 2'000'000'000;  // how long a frame that should be there may be missing
 
-// The file, or what is behind its descriptor, is no more.
+// The file, or what its descriptor refers to, no longer exists.
 bool is_gone(const Error& error) {
   return error.code == Code::kNotFound || error.sys_errno == ENOENT || error.sys_errno == ESTALE || error.sys_errno == EBADF;
 }
@@ -32,7 +32,7 @@ JournalTail::JournalTail(FileIdentity identity, JournalPosition from, Open open)
     : identity_(std::move(identity)), position_(from), open_(std::move(open)) {}
 
 Result<JournalTail::Polled> JournalTail::poll(std::optional<JournalPosition> written, int64_t now_ns, const Apply& apply) {
-  window_.clear();  // what was not there may be there now
+  window_.clear();  // bytes that were not there may be there now
   for (uint64_t given = 0; given < kMostBytesRead;) {
     const JournalPosition before = position_;
     KVC_ASSIGN(Step done, step(written, now_ns, apply));
@@ -51,7 +51,7 @@ Result<JournalTail::Polled> JournalTail::poll(std::optional<JournalPosition> wri
   return Polled{State::kMore, {}};
 }
 
-// One batch, or the way into the next file.
+// Gives one batch, or moves to the next file.
 Result<JournalTail::Step> JournalTail::step(std::optional<JournalPosition> written, int64_t now_ns, const Apply& apply) {
   if (!file_) {
     KVC_ASSIGN(Step opened, open_current());
@@ -81,11 +81,11 @@ void JournalTail::leave_file() {
   window_.clear();
 }
 
-// Where the file that position_ is in was begun, and how.
+// Opens the file of position_, and finds out how it was begun.
 Result<JournalTail::Step> JournalTail::open_current() {
   auto opened = open_(position_.seq);
   if (!opened && is_gone(opened.error())) {
-    // A checkpoint that goes to the end of a file takes it along, and the next one is there before it goes.
+    // A checkpoint that covers a file to its end removes it, but only after the next file was made.
     KVC_ASSIGN(Step next, go_on_in(position_.seq + 1));
     if (next.what != Step::What::kNothing) return next;
     return Step{Step::What::kReload, std::move(opened).error().message};
@@ -112,7 +112,7 @@ Result<JournalTail::Step> JournalTail::open_current() {
   return Step{Step::What::kGiven, {}};
 }
 
-// The whole frame at position_, with its zeros; nullopt if there is none.
+// The whole frame at position_, with the zeros behind it; nullopt if there is none.
 Result<std::optional<Bytes>> JournalTail::read_frame() {
   const FrameKey key(FileKind::kJournal, identity_, position_.seq);
   KVC_ASSIGN(const ByteSpan header, view(position_.offset, kFrameHeaderBytes));
@@ -142,10 +142,10 @@ Result<ByteSpan> JournalTail::view(uint64_t offset, size_t length) {
   return ByteSpan(window_).subspan(static_cast<size_t>(offset - window_offset_), length);
 }
 
-// The file says that the journal goes on there; or, where it says nothing, that one claims to come after it.
+// Moves to file `seq`, which this file names as the next one; or, where it names none, if the header of `seq` claims to follow it.
 Result<JournalTail::Step> JournalTail::go_on_in(uint64_t seq) {
   auto opened = open_(seq);
-  if (!opened && is_gone(opened.error())) return Step{};  // made before it was named: it is a matter of time until it is seen
+  if (!opened && is_gone(opened.error())) return Step{};  // it was made before it was named, and will be seen soon
   KVC_TRY(opened);
   Bytes start(kMaxHeaderBytes);
   KVC_ASSIGN(const size_t got, buffer_.read(**opened, start, 0));
@@ -154,18 +154,18 @@ Result<JournalTail::Step> JournalTail::go_on_in(uint64_t seq) {
   if (!decoded) return Step{};  // not written yet
   const auto& previous = decoded->header.previous;
   if (!previous || previous->seq != position_.seq) return Step{};
-  // Given up by the writer, though it had arrived: what was given of it never counted.
+  // The writer gave up the end of this file after it had arrived here: batches given from there never counted.
   if (previous->end < position_.offset)
     return Step{Step::What::kReload, fmt::format("{}: the file before it ends at {}, and was read up to {}", (*opened)->path(), previous->end,
                                                  position_.offset)};
-  if (previous->end > position_.offset) return Step{};  // more of this one is to come
+  if (previous->end > position_.offset) return Step{};  // more of the current file is to come
   leave_file();
   position_.seq = seq;
   position_.offset = 0;
   return open_current();
 }
 
-// A writer that could not write says nothing in the file that it leaves.
+// A writer whose write failed cannot name the next file in the one that it leaves.
 Result<JournalTail::Step> JournalTail::look_for_next(uint64_t last_seq) {
   constexpr uint64_t kMostFiles = 64;
   const uint64_t end = std::min(last_seq, position_.seq + kMostFiles);
@@ -187,7 +187,7 @@ Result<JournalTail::Step> JournalTail::missing(std::optional<JournalPosition> wr
   }
   if (!lacking_since_ns_) lacking_since_ns_ = now_ns;
   if (now_ns - *lacking_since_ns_ < kPatienceForFrameNs) return Step{};
-  if (!std::exchange(opened_anew_, true)) {  // the file system may show this descriptor what was there when it was opened
+  if (!std::exchange(opened_anew_, true)) {  // the file system may show through this descriptor what was there when it was opened
     leave_file();
     return Step{Step::What::kAgain, {}};
   }

@@ -1,8 +1,8 @@
-// Follows the journal of an epoch that its daemon, on another host perhaps, is still writing: gives every batch once and in order,
+// Follows the journal of an epoch that its daemon, perhaps on another host, is still writing: gives every batch once and in order,
 // as soon as it is there. Reads only; pure over files: no threads, no clock of its own.
 //
-// A frame that is not valid was not written yet. It is damage only once the writer has said for a while that it has written further,
-// and a file just opened shows the same.
+// A frame that is not valid counts as not written yet. It counts as damage only once the writer has said for a while that it has written further,
+// and a file just opened shows the same invalid frame.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +20,25 @@ namespace kvcachefs {
 
 class JournalTail {
  public:
-  // Opens a journal file of the epoch, past the page cache. kNotFound if there is none of that number.
+  // Opens a journal file of the epoch, past the page cache. kNotFound if there is none with that number.
   using Open = std::function<Result<FilePtr>(uint64_t seq)>;
   using Apply = std::function<Status(const Batch&, JournalPosition after)>;
 
-  // From a position that a checkpoint covers, or that was reached before; offset 0: the beginning of that file.
+  // `from`: a position that a checkpoint covers, or that was reached before; offset 0: the beginning of that file.
   JournalTail(FileIdentity identity, JournalPosition from, Open open);
 
   enum class State : uint8_t {
-    kUpToDate,  // all that is there was given
-    kMore,      // as much was given as one call may; there may be more
-    kReload,    // what was given does not count any more, or what comes next is gone: begin anew from a checkpoint. For good
-    kDamaged,   // what comes next cannot be read, though it was written. Until a later checkpoint
+    kUpToDate,  // everything there was given
+    kMore,      // this call gave as much as one call may; there may be more
+    kReload,    // permanent: batches given no longer count, or the next ones are gone: begin anew from a checkpoint
+    kDamaged,   // until a later checkpoint: the next frame was written and cannot be read
   };
   struct Polled {
     State state = State::kUpToDate;
-    std::string why;  // of the last two
+    std::string why;  // for the last two states
   };
-  // `written`: how far the writer says that it is, if that is known. Errors are those of reading, of another version, and of
-  // `apply`: nothing is lost by them, the next call tries again.
+  // `written`: how far the writer says that it has written, if known. Errors are those of reading, of another version, and of
+  // `apply`. Nothing is lost by an error: the next call tries again.
   Result<Polled> poll(std::optional<JournalPosition> written, int64_t now_ns, const Apply& apply);
 
   JournalPosition position() const { return position_; }
@@ -65,8 +65,8 @@ class JournalTail {
   BlockBuffer buffer_;
   Bytes window_;
   uint64_t window_offset_ = 0;
-  std::optional<int64_t> lacking_since_ns_;  // the writer is further, and nothing is here
-  bool opened_anew_ = false;                 // since then
+  std::optional<int64_t> lacking_since_ns_;  // since when the writer is further and nothing is here
+  bool opened_anew_ = false;                 // since lacking_since_ns_
 };
 
 }  // namespace kvcachefs

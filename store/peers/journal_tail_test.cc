@@ -69,7 +69,7 @@ TEST_P(JournalTailTest, EveryBatchIsGivenOnceAsSoonAsItIsThere) {
     EXPECT_EQ(poll(follower, *after), State::kUpToDate);
   }
   ASSERT_GT(follower.position().seq, 3u);
-  // From wherever another one begins.
+  // The same from the beginning of any other batch.
   JournalTail late = tail(*volume_, follower.position());
   ASSERT_TRUE(journal->append(numbered(40)));
   EXPECT_EQ(poll(late, journal->position()), State::kUpToDate);
@@ -127,12 +127,12 @@ TEST_P(JournalTailTest, WhatShouldBeThereForLongIsDamage) {
   EXPECT_EQ(poll(follower, journal->position(), 1002 * kSecondNs), State::kUpToDate);
   EXPECT_EQ(poll(follower, journal->position(), 1004 * kSecondNs), State::kDamaged);
   expect_all(1);
-  file(0)[first.offset + 20] ^= std::byte{1};  // it was not for ever
+  file(0)[first.offset + 20] ^= std::byte{1};  // the damage was not permanent
   EXPECT_EQ(poll(follower, journal->position(), 1005 * kSecondNs), State::kUpToDate);
   expect_all(2);
 }
 
-// A batch that arrived, though its writer was told that it did not: it is not counted, and goes into another file.
+// A batch that arrived although its writer got an error: it does not count, and is written to another file.
 TEST_P(JournalTailTest, WhatTheWriterGaveUpIsTakenBack) {
   const auto disk = make_sim_volume();
   ASSERT_TRUE(disk->make_directories("nodes/node-a/3"));
@@ -155,7 +155,7 @@ TEST_P(JournalTailTest, WhatTheWriterGaveUpIsTakenBack) {
   EXPECT_EQ(stamps_, (std::vector<uint64_t>{0, 70}));
   ASSERT_TRUE(journal->append(numbered(1)));
   EXPECT_EQ(poll(fast, journal->position()), State::kReload);
-  // One that begins behind the first batch and knows how far the writer is goes the right way only if it had not read that far.
+  // A reader that begins behind the first batch and knows how far the writer is goes the right way only if it had not read that far.
   last_ = {};
   stamps_.clear();
   JournalTail anew = tail(*disk, {3, journal->position().seq, 0});

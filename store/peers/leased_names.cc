@@ -48,7 +48,7 @@ std::vector<NameEntry> LeasedNames::list(std::span<const ObjectId> members, uint
       found.push_back({each->first.second, each->second, S_IFREG, each->first.first});
   }
   std::ranges::stable_sort(found, {}, [](const NameEntry& entry) { return std::tie(entry.cookie, entry.name); });
-  // Two members may each have had the name: what a lookup finds is told, that of the first.
+  // Two members may each have had the name: keeps the first member's, as a lookup does.
   const auto same = [](const NameEntry& one, const NameEntry& other) { return one.cookie == other.cookie && one.name == other.name; };
   found.erase(std::unique(found.begin(), found.end(), same), found.end());
   return found;

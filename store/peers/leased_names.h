@@ -1,7 +1,7 @@
-// Names that clients of this node were told of a moment ago, and that the peer that had them took away to make room: what was promised is
-// seen for a while longer (README, "Leases"). Each is of one file; which they are, and when they end, the Tree decides.
+// Names that clients of this node were told of a moment ago, and that their peer has since evicted: clients see them for a while
+// longer, as promised (../tree/README.md, "Leases"). Each is a name of one file. The Tree decides which names are leased, and when a lease ends.
 //
-// No lock of its own: under that of the view. Bounded by who adds.
+// No lock of its own: the caller holds the view's lock. The caller that adds names bounds their number.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,11 @@ namespace kvcachefs {
 class LeasedNames {
  public:
   struct Lease {
-    ObjectId child;      // a file, with the ordinal of its node
-    ObjectId member;     // the directory as that node has it, with the ordinal
-    ObjectId directory;  // by which clients know it; invalid: not known
+    ObjectId child;      // a file, with its node's ordinal
+    ObjectId member;     // the directory on that node, with the ordinal
+    ObjectId directory;  // the id by which clients know the directory; invalid: not known
     uint64_t bytes = 0;
-    int64_t went_ns = 0, until_ns = 0, most_ns = 0;  // monotonic: its node took it, as was read here; it ends, unless it is asked for again; in any case
+    int64_t went_ns = 0, until_ns = 0, most_ns = 0;  // monotonic: when the eviction was read here; end unless asked for again; end in any case
   };
 
   bool empty() const { return names_.empty(); }
@@ -37,16 +37,16 @@ class LeasedNames {
   uint64_t bytes() const { return bytes_; }
   bool has(ObjectId child) const { return by_child_.contains(child); }
 
-  // False: the file has one, or another has it on this name.
+  // False: the file is leased already, or another file has a lease on this name.
   bool add(std::string_view name, const Lease& lease);
   bool remove(ObjectId child);
-  // What is seen under a name of the directory that consists of `members`.
+  // The leased file seen under a name of the directory that consists of `members`.
   std::optional<NameEntry> find(std::span<const ObjectId> members, std::string_view name) const;
-  // ... with after < cookie <= up_to, ascending.
+  // The leased names of that directory with after < cookie <= up_to, ascending.
   std::vector<NameEntry> list(std::span<const ObjectId> members, uint64_t after, uint64_t up_to) const;
-  bool has_name(std::string_view name) const;  // in whichever directory
+  bool has_name(std::string_view name) const;  // in any directory
   void for_each(const std::function<void(const std::string& name, const Lease&)>& visit) const;
-  // Those that end now: `renew` tells until when one that is over by its own time goes on.
+  // The leases that end now. `renew` returns until when a lease whose time is up goes on.
   std::vector<ObjectId> over(int64_t now_ns, const std::function<int64_t(const Lease&)>& renew);
   std::vector<ObjectId> went_before(int64_t at_ns) const;
   std::vector<ObjectId> of_node(uint32_t ordinal) const;

@@ -1,4 +1,4 @@
-// The tree that a node shows hangs on how far it has read each journal, and on nothing else: not on the order in which it read them, not
+// The tree that a node shows depends on how far it has read each journal, and on nothing else: not on the order in which it read them, not
 // on where it began with a checkpoint. Some 10^5 orders; with KVCACHEFS_LONG=1 10^6.
 #include <algorithm>
 #include <cstdlib>
@@ -31,7 +31,7 @@ std::string text_of(const Tree& tree) {
   return text;
 }
 
-// What the reference says of so many batches of each node; asked for once.
+// The reference's tree for so many batches of each node; computed once.
 class Expected {
  public:
   explicit Expected(const History& history) : history_(history) {}
@@ -49,10 +49,10 @@ class Expected {
   std::map<std::vector<size_t>, Tree> known_;
 };
 
-// One node that reads the journals of all in some order, its own as well.
+// A node that reads the journals of all nodes in some order, including its own.
 class Observer {
  public:
-  // `own`: the one that it is. Ordinals in the order of `order`.
+  // `own`: which node it is. Ordinals follow the order of `order`.
   Observer(const History& history, size_t own, const std::vector<size_t>& order, size_t most_classes)
       : history_(history), read_(history.nodes().size(), 0), peers_(history.nodes().size()), classes_(most_classes) {
     uint32_t ordinal = 0;
@@ -78,7 +78,7 @@ class Observer {
     EXPECT_TRUE(applied) << applied.error().message;
   }
 
-  // The checkpoint that the node made behind so many of its batches: without what it knew to be answered.
+  // The checkpoint that the node made after so many of its batches: without statements that it knew to be answered.
   void load(size_t node, size_t batches) {
     const History::Node& its = *history_.nodes()[node];
     read_[node] = batches;
@@ -98,7 +98,7 @@ class Observer {
     view_->set_peers(std::move(others));  // as after every load
   }
 
-  // Whether it has read all that the checkpoints were made in the knowledge of.
+  // Whether it has read all batches that were known when the checkpoints were made.
   bool knows_enough() const {
     return std::ranges::all_of(needed_, [this](const auto& each) { return read_[each.first] >= each.second; });
   }
@@ -119,7 +119,7 @@ class Observer {
 
 class MergeTest : public ::testing::Test {
  protected:
-  // Whether it was as it should be.
+  // Whether it was as expected.
   bool expect_same(const Observer& observer, Expected& expected, uint64_t seed) {
     std::string problem;
     const Tree seen = observer.tree(problem);
@@ -166,7 +166,7 @@ TEST_F(MergeTest, WhatIsAnsweredIsGoneFromItsNode) {
   EXPECT_GT(removed, 500u);
 }
 
-// All orders of journals of a few batches.
+// All orders of journals with a few batches.
 TEST_F(MergeTest, EveryOrderOfSmallJournals) {
   const uint64_t wanted = histories_here(is_long() ? 400'000 : 40'000);
   for (uint64_t seed = 1; orders_ < wanted; ++seed) {
@@ -182,7 +182,7 @@ TEST_F(MergeTest, EveryOrderOfSmallJournals) {
       Observer observer(history, own, {seed % 3, (seed + 1) % 3, (seed + 2) % 3}, 1000);
       for (size_t i = 0; i < order.size(); ++i) {
         observer.read(order[i]);
-        // Elsewhere as well, so that something is remembered when the next one comes.
+        // Compare at other points as well, so that something is remembered when the next batch comes.
         const bool looks = (i + orders_) % 5 == 0 || i + 1 == order.size();
         ASSERT_TRUE(!looks || expect_same(observer, expected, seed));
       }
@@ -191,7 +191,7 @@ TEST_F(MergeTest, EveryOrderOfSmallJournals) {
   }
 }
 
-// Random orders of longer ones; where a journal is begun from a checkpoint, what is before that is not read.
+// Random orders of longer journals; if a journal is begun from a checkpoint, batches before that are not read.
 TEST_F(MergeTest, RandomOrdersOfLongJournals) {
   const uint64_t wanted = histories_here(is_long() ? 600'000 : 60'000);
   for (uint64_t seed = 1; orders_ < wanted; ++seed) {
@@ -227,7 +227,7 @@ TEST_F(MergeTest, RandomOrdersOfLongJournals) {
   }
 }
 
-// The names that no statement hides, whether clients see them or another of that name; and whether it is that of a directory in which its
+// The names that no statement hides, whether clients see them or another file of that name; and whether a name is that of a directory in which its
 // node has names.
 using Live = std::map<std::string, bool>;
 
@@ -246,7 +246,7 @@ void add_live(const Observer& observer, ObjectId directory, const std::string& p
   }
 }
 
-// What is gone stays gone, whatever comes when: there is no gap between what was said of it and the answer. But for a directory in which
+// A removed name stays away, whatever comes when: there is no gap between a statement and its answer. Except a directory in which
 // its node has made a name meanwhile.
 std::string resurrection(const History& history, uint64_t seed) {
   std::mt19937_64 random(seed);

@@ -1,5 +1,5 @@
-// What tells apart the nodes that have one ordinal at different mounts: the generation of inodes whose ids carry it. The same for a node at each
-// mount, whatever was lost of this machine's files. Ordinal 0 is the node of the mount itself, which another mount of that directory may not be.
+// The inode generation for ids of each ordinal: tells apart nodes that have the same ordinal at different mounts. A node has the same generation at each
+// mount, even if this machine's files were lost. Ordinal 0 is the node of the mount itself, which may be another node at another mount of that directory.
 // Thread-safe.
 #pragma once
 
@@ -22,9 +22,9 @@ class NodeGenerations {
   static uint32_t of_node(std::string_view node, std::span<const std::byte> volume_uuid) {
     return shortened(checksum(as_bytes(node), checksum(volume_uuid)));
   }
-  // What it was stays where the node has gone: the kernel may know its ids.
+  // Stays when the node is gone: the kernel may know its ids.
   void note(uint32_t ordinal, std::string_view node, std::span<const std::byte> volume_uuid) { of_[ordinal] = of_node(node, volume_uuid); }
-  // Never 0. Ids of directories that are no member's are numbered anew by each mount, of which `mount` is the random number.
+  // Never 0. Directory ids that are no member's are numbered anew by each mount; `mount` is the mount's random number.
   uint32_t of(uint32_t ordinal, std::span<const std::byte> mount) const {
     const uint32_t noted = ordinal < of_.size() ? of_[ordinal].load(std::memory_order_relaxed) : 0;
     return noted != 0 ? noted : shortened(checksum(mount));

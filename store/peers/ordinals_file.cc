@@ -22,7 +22,7 @@ namespace {
 
 constexpr size_t kMostTextBytes = 64 * 1024;
 
-// The directory it is in, and its name there.
+// The parent directory, and the name in it.
 std::pair<std::string, std::string> split(const std::string& path) {
   const size_t slash = path.rfind('/');
   return {path.substr(0, slash), path.substr(slash + 1)};
@@ -77,7 +77,7 @@ Status write_ordinals(const std::string& path, const Ordinals& ordinals) {
   if (const auto there = tree.open_file(name, O_RDONLY, "open"); !there && there.error().code != Code::kNotFound) return std::unexpected(there.error());
   const std::string draft = path + ".tmp", text = encode_ordinals(ordinals);
   {
-    // Cut only once it is known to be a plain file, which a daemon that was killed has left.
+    // Truncated only once it is known to be a plain file, left by a daemon that was killed.
     KVC_ASSIGN(const UniqueFd file, tree.open_file(name + ".tmp", O_WRONLY | O_CREAT, "create"));
     if (::ftruncate(file.get(), 0) != 0) return fail_errno(errno, draft);
     const ssize_t put = ::write(file.get(), text.data(), text.size());

@@ -1,5 +1,5 @@
-// Which number each peer has on this machine's mounts, kept over restarts: ids of objects that clients know hold it. A small file on a local
-// disk; without it all are given anew.
+// The ordinal of each peer on this machine's mounts, kept over restarts because ids of objects that clients know contain it. A small file on a local
+// disk; without it all ordinals are given anew.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace kvcachefs {
 using Ordinals = std::map<std::string, uint32_t>;  // by node
 
 std::string encode_ordinals(const Ordinals& ordinals);
-// kCorrupt: not as encode_ordinals() made it.
+// kCorrupt: the text is not what encode_ordinals() makes.
 Result<Ordinals> decode_ordinals(std::string_view text);
 
-// Empty where there is no file. The directory may lie in a volume: no link is followed, and what is no plain file in a plain directory is an
-// error, which names it, here and below.
+// Empty where there is no file. The directory may lie in a volume, so read and write follow no link, and anything but a plain file in a plain
+// directory is an error that names it.
 Result<Ordinals> read_ordinals(const std::string& path);
-// In place of what is there, as a whole or not at all.
+// Replaces the file, as a whole or not at all.
 Status write_ordinals(const std::string& path, const Ordinals& ordinals);
 
 }  // namespace kvcachefs

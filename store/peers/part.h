@@ -20,14 +20,14 @@ struct Part {
   std::shared_ptr<const Statements> statements;
 };
 
-// A batch of a peer's journal that is applied to its part.
+// A batch of a peer's journal that is being applied to its part.
 struct PeerBatch {
   const Batch& batch;
   JournalPosition after;
-  std::vector<ObjectId> replaced;  // had a name until then that the batch gives to another; in the peer's ids
+  std::vector<ObjectId> replaced;  // objects that had, until then, a name that the batch gives to another object; in the peer's ids
 };
 
-// Between the ids of a node and those of this mount. The roots of all nodes are one.
+// Convert between the ids of a node and those of this mount. The roots of all nodes are one.
 inline ObjectId id_here(uint32_t ordinal, ObjectId its) {
   return its == kRootId || !its.valid() ? its : ObjectId::make(ordinal, its.epoch(), its.number());
 }

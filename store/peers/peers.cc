@@ -22,18 +22,18 @@ namespace kvcachefs {
 namespace {
 
 constexpr int64_t kSecondNs = Peers::kSecondNs;
-constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node that has no HEAD may
-constexpr int64_t kQuietPollNs = 2 * kSecondNs;     // nobody is here to see it; who comes waits for a round, a second at most
+constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node without a HEAD may still
+constexpr int64_t kQuietPollNs = 2 * kSecondNs;     // no client here would see the result; a client that comes waits for a round, a second at most
 constexpr int64_t kQuietNs = 60 * kSecondNs;
-constexpr int64_t kWritesNs = 10 * kSecondNs;       // ... but who is full and has written within that waits to hear how far this node is
-constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a second at most
-constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
+constexpr int64_t kWritesNs = 10 * kSecondNs;       // ... but a peer that is nearly full and has written within this time waits to hear how far this node is
+constexpr int64_t kReadNs = kSecondNs / 200;        // each poll reads a tail: at most 200 a second
+constexpr int64_t kFollowedNs = 60 * kSecondNs;     // followed for so long after a load, so the load was worth its cost
 constexpr int64_t kRetryNs = kSecondNs / 20;
 constexpr int64_t kForgetNs = 60 * kSecondNs;
 
 constexpr int64_t kAnswersNs = Peers::kSecondNs / 4;  // HEAD, ACKS and listings wait meanwhile
 
-// As eviction does, for which writers may wait. What is replaced is given up too, and nobody is in a hurry for it.
+// As eviction does, for which writers may wait. A replacement gives a place up as well, but nothing waits for that.
 bool gives_a_place_up(const Record& record) {
   return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<MoveRecord>(record);
 }
@@ -154,7 +154,7 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
 
 // --- loading ---
 
-// One a round, for it may take long, those that live first; all, where somebody waits for everything.
+// Loads one peer a round, for a load may take long; living peers first. For a refresh it loads all.
 void Peers::load_due(bool thorough) {
   const auto& nodes = discovery_->nodes();
   std::vector<Peer*> due;
@@ -173,12 +173,12 @@ void Peers::load_due(bool thorough) {
   }
 }
 
-// Somebody waits: the pause between loads does not count, once.
+// A refresh waits: for it the pause between loads is ignored, once.
 bool Peers::is_loaded_for_refresh(const Peer& peer) const { return peer.load_begun_ns && *peer.load_begun_ns >= refreshed_since_ns_; }
 
 void Peers::load(Peer& peer) {
   const auto node = discovery_->nodes().find(peer.node);
-  if (node == discovery_->nodes().end()) return;  // since the one before was loaded
+  if (node == discovery_->nodes().end()) return;  // it went while the peer before it was loaded
   const auto outlook = [this, name = peer.node] {
     const auto now = discovery_->nodes().find(name);
     return now == discovery_->nodes().end() ? Outlook() : now->second.outlook();
@@ -191,7 +191,7 @@ void Peers::load(Peer& peer) {
                                                      .meanwhile = [this] { return meanwhile(); },
                                                      .applied = parts_.loaded});
   loading_ = nullptr;
-  if (loaded) unshown_.push_back(peer.ordinal);  // also at the end: no ACKS are written for what is not shown
+  if (loaded) unshown_.push_back(peer.ordinal);  // also when ending: no ACKS are written for a part that is not shown
   if (ending_) return;
   peer.failed = !loaded;
   if (!loaded) {
@@ -199,13 +199,13 @@ void Peers::load(Peer& peer) {
   } else {
     peer.loaded_ns = parts_.clock.monotonic_ns();
     peer.polled_ns.reset();
-    acks_soon_ = true;  // it gives back nothing before it hears from here
+    acks_soon_ = true;  // the peer gives no space back before it has ACKS from here
     static_cast<void>(show());
   }
   publish(peer);
 }
 
-// A load can take minutes, which nobody else has to wait for. Which nodes there are stays as it is: take_in_nodes() is not called.
+// A load can take minutes; other work must not wait for it. take_in_nodes() is not called: the set of peers stays as it is.
 Status Peers::meanwhile() {
   if (ending_) return fail(Code::kCanceled, "the node's daemon ends");
   const int64_t now_ns = parts_.clock.monotonic_ns();
@@ -220,7 +220,7 @@ Status Peers::meanwhile() {
   return {};
 }
 
-// Brings the view up to the parts that there are; until then nothing is applied.
+// Brings the view up to the current parts; until that succeeds nothing is applied.
 Status Peers::show() {
   if (unshown_.empty() && gone_.empty()) return {};
   Status shown = parts_.alone([this]() -> Status {
@@ -254,8 +254,8 @@ void Peers::poll_due(bool thorough) {
   poll_answers(thorough);
 }
 
-// Two that answer each other are read by turns, each up to the other's next answer: at once, until nobody comes further. Where they go on all
-// the time the rest is due in the next round, at once too.
+// Two peers that answer each other are read by turns, each up to the other's next answer: at once, until neither gets further. If they keep writing
+// answers, the rest is due in the next round, which is also at once.
 void Peers::poll_answers(bool thorough) {
   const int64_t until_ns = parts_.clock.monotonic_ns() + kAnswersNs;
   for (bool moves = true; moves;) {
@@ -286,7 +286,7 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   peer.polled_ns = now_ns;
   ++peer.polls;
   Outlook outlook = node.outlook();
-  // Where the journal says nothing in the file that it leaves, HEAD does, a second later.
+  // Where the journal does not say that it goes on in another file, HEAD does, a second later; a refresh does not wait for that.
   if (const JournalPosition at = peer.replica->position(); thorough && at.epoch == outlook.epoch && at.offset > 0) {
     const auto seqs = list_seqs(*parts_.volume, journal_directory(peer.node, at.epoch), ".log");
     if (seqs && !seqs->empty() && seqs->back() > at.seq) outlook.written = std::max(outlook.written, std::optional(JournalPosition{at.epoch, seqs->back(), 0}));
@@ -318,13 +318,13 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   }
 }
 
-// True also of one of which nothing is shown yet: whatever was said of its names, they are absent.
+// True also for a peer of which nothing is shown yet: its names are absent, whatever statements say of them.
 bool Peers::has_read(const std::string& node, JournalPosition position) const {
   const auto peer = peers_.find(node);
   return peer == peers_.end() || !peer->second->has_part() || peer->second->replica->position() >= position;
 }
 
-// What a peer said of objects of others, and they had answered a minute ago.
+// Forgets statements of peers about other nodes' objects that were answered by the last call, a minute ago.
 void Peers::forget_answered(int64_t now_ns) {
   if (peers_.empty() || (forgot_ns_ && now_ns - *forgot_ns_ < kForgetNs)) return;
   forgot_ns_ = now_ns;
@@ -348,7 +348,7 @@ void Peers::forget_answered(int64_t now_ns) {
   answers_ = std::move(answers);
 }
 
-// Once, until it is over. What holds a replica that logs itself.
+// Logs a problem once, until it is over. A held replica logs its own.
 void Peers::tell_trouble(Peer& peer) {
   const auto node = discovery_->nodes().find(peer.node);
   if (!peer.replica || node == discovery_->nodes().end()) return;
@@ -390,12 +390,12 @@ int64_t Peers::next_round_ns() const {
   int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
   if (claims_) next_ns = std::min(next_ns, claim_due_ns());
   if (acks_soon_ && acks_ns_) next_ns = std::min(next_ns, *acks_ns_ + kAcksSoonNs);
-  // While one is loaded, polls only: the others are loaded behind it.
+  // During a load only polls count: other peers are loaded after it.
   for (const auto& [name, peer] : peers_)
     if (loading_ == nullptr || !peer->replica || !peer->replica->wants_load()) next_ns = std::min(next_ns, due_ns(*peer));
   if (loading_ == nullptr && !refreshes_.empty())
     next_ns = std::min(next_ns, parts_.clock.monotonic_ns() + std::min(poll_every_ns_.load(), kRetryNs));
-  // The view could not be changed just now, and nothing is polled before that.
+  // The view could not be changed just now, and nothing is polled before that succeeds.
   const int64_t now_ns = parts_.clock.monotonic_ns();
   return std::max(next_ns, !unshown_.empty() || !gone_.empty() ? now_ns + kRetryNs : now_ns);
 }

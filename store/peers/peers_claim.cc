@@ -1,4 +1,4 @@
-// What Peers does with this node's claim on the capacity: when it is looked at, and the HEAD that tells it.
+// When Peers looks at this node's claim on the capacity, and the HEAD that tells the claim.
 #include <mutex>
 #include <utility>
 

@@ -1,4 +1,4 @@
-// When Peers tells the claim of its node. What the claim is: claim_holder_test.
+// When Peers tells its node's claim. For the size of the claim see claim_holder_test.
 #include <gtest/gtest.h>
 
 #include <memory>

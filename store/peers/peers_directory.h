@@ -1,5 +1,5 @@
-// The directory on this machine of the indexes of all peers, one directory for each in it. It is beside the own index, so it may lie in a
-// volume: links are not followed, and what is no directory is an error, which names it.
+// The directory on this machine that holds the indexes of all peers, in one directory each. It is beside this node's own index, so it may lie in a
+// volume: no link is followed, and anything that is not a directory is an error that names it.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace kvcachefs {
 
-// That of all. It need not be there.
+// Checks the directory of all peers. It need not exist.
 Status check_peers_directory(const std::string& directory);
-// The indexes of one peer by their numbers, ascending. Makes the directory of the peer, not the one it is in.
+// The numbers of one peer's indexes, ascending. Makes the peer's directory, but not its parent.
 Result<std::vector<uint64_t>> generations_in(const std::string& directory);
 
 }  // namespace kvcachefs

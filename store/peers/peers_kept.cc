@@ -1,4 +1,4 @@
-// What Peers keeps on this machine, for the next life: an index of each peer, and their numbers.
+// What Peers keeps on this machine for the next life: an index of each peer, and the ordinals.
 #include <algorithm>
 #include <filesystem>
 #include <functional>
@@ -18,14 +18,14 @@
 namespace kvcachefs {
 
 namespace {
-// In memory until they are claimed, of all indexes here.
+// Growth of all indexes here that may stay in memory without being claimed.
 constexpr uint64_t kMostUnclaimedBytes = 64 * kMiB, kMostUnclaimedRows = 200'000;
 constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs, kHopelessLoadNs = Peers::kSecondNs;
 constexpr int64_t kLookAgainNs = Peers::kSecondNs / 4;
-constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // of what reads of the indexes have mapped
+constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // how often index pages that reads have mapped are let go of
 }  // namespace
 
-// Of nodes that the volume does not have any more.
+// Removes the directories of nodes that the volume no longer has, once nobody reads their indexes.
 void Peers::remove_leaving() {
   std::erase_if(leaving_, [this](const Leaving& each) {
     if (!each.index.expired()) return false;
@@ -34,11 +34,11 @@ void Peers::remove_leaving() {
   });
 }
 
-// ... that it lost while this one was away.
+// The same for nodes that left the volume while this node was away.
 void Peers::remove_unknown_directories() {
   const auto tree = PosixTree::open(parts_.directory);
   const auto entries = tree ? tree->list("") : std::unexpected(tree.error());
-  if (!entries) return;  // nothing was made there, or each peer tells
+  if (!entries) return;  // nothing was made there, or each peer reports the error itself
   for (const auto& [name, is_directory] : *entries) {
     if (!is_node_name(name) || peers_.contains(name)) continue;
     if (Status removed = Replica::remove(directory_of(name)); !removed) log::warn("peer {}: {}", name, removed.error().message);
@@ -56,8 +56,8 @@ void Peers::keep_ordinals(int64_t now_ns) {
 
 // --- indexes ---
 
-// What they grow by is claimed first, however long that takes, while it is not too much to be in memory. All nodes together set little aside for that: the
-// largest are committed before it is more.
+// The growth of the indexes is claimed first, however long that takes, while it is not too much for memory. All nodes together set little aside for that: the
+// largest indexes are committed before it becomes more.
 void Peers::commit_due() {
   const IndexRoom room = tell_growth();
   std::vector<Peer*> growing;
@@ -69,7 +69,7 @@ void Peers::commit_due() {
     rows += peer->replica->uncommitted_rows();
   }
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  // What was removed leaves its place in an index by a commit: where room is lacking a few of them each second.
+  // Removals free their place in an index only by a commit: where room is lacking a few indexes are committed each second.
   constexpr size_t kMostEarly = 4;
   std::set<const Peer*> early;
   if (room.is_short && (!committed_early_ns_ || now_ns - *committed_early_ns_ >= kSecondNs)) {
@@ -87,8 +87,8 @@ void Peers::commit_due() {
     if (bytes > claimed_bytes && !is_too_much) continue;
     claimed_bytes -= std::min(claimed_bytes, bytes);
     const uint64_t its_rows = peer->replica->uncommitted_rows();
-    // Until it is measured nobody else has what it takes.
-    const bool reserved = room.evicts && !is_too_much && room.reserve && bytes > 0;  // else it is kept for that
+    // Until the growth is measured nobody else may use the space.
+    const bool reserved = room.evicts && !is_too_much && room.reserve && bytes > 0;  // a node that evicts nothing keeps that space from calls anyway
     if (reserved && !room.reserve(bytes)) continue;
     const bool committed = commit(*peer);
     if (reserved) {
@@ -106,8 +106,8 @@ void Peers::commit_due() {
     if (peer->replica) peer->replica->let_go_of_mapped();
 }
 
-// An index that is made anew lies beside the one that is served until it is whole: room for both is claimed first. Not without end: then the served one
-// goes before.
+// A new index lies beside the one that is served until it is whole, so room for both is claimed first. After a limited wait the served one
+// is given up first.
 bool Peers::may_load(Peer& peer) {
   Replica& replica = *peer.replica;
   const int64_t now_ns = parts_.clock.monotonic_ns();
@@ -124,7 +124,7 @@ bool Peers::may_load(Peer& peer) {
   return true;
 }
 
-// Its names are absent until it is loaded; what clients have open they read on.
+// The peer's names are absent until it is loaded; clients read on from files they have open.
 void Peers::let_go(Peer& peer) {
   log::warn("peer {}: there is no room to load it beside what was read of it before: its names are absent until it is loaded", peer.node);
   {
@@ -133,10 +133,10 @@ void Peers::let_go(Peer& peer) {
   }
   peer.replica->let_go();
   unshown_.push_back(peer.ordinal);
-  static_cast<void>(show());  // else it is tried again before anything is loaded or polled
+  static_cast<void>(show());  // on an error the next round retries, before anything is loaded or polled
 }
 
-// Where somebody lacks room, and as far as it is worth the writing: one a round, for others wait for this thread.
+// Shrinks an index where a node lacks room, if it is worth the write: one a round, for other work waits for this thread.
 void Peers::give_back_unused(const IndexRoom& room) {
   if (!room.is_short) return;
   const int64_t now_ns = parts_.clock.monotonic_ns();
@@ -157,7 +157,7 @@ void Peers::give_back_unused(const IndexRoom& room) {
   if (!gave_back) return;
   log::debug("peer {}: {} of its index's {} bytes were unused and are given back", emptiest->node, unused, bytes);
   static_cast<void>(tell_growth());
-  want_room();  // others hear of it now, not in a second
+  want_room();  // others read of the freed space now, not in a second
 }
 
 IndexRoom Peers::tell_growth() {
@@ -193,7 +193,7 @@ void Peers::stop() {
     asked_.clear();
   }
   for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
-  uint64_t claimed_bytes = tell_growth().claimed_bytes;  // what has no room is read again by the next life
+  uint64_t claimed_bytes = tell_growth().claimed_bytes;  // what has no room is not committed: the next life reads it again
   for (const auto& [name, peer] : peers_) {
     const uint64_t bytes = peer->replica ? peer->replica->growth_bytes() : 0;
     if (!peer->replica || bytes > claimed_bytes) continue;

@@ -1,4 +1,4 @@
-// Inside this room: one peer, as Peers drives it. Of the thread of round().
+// Private to this room: one peer, as Peers drives it. Used by the thread of round() only.
 #pragma once
 
 #include <cstdint>
@@ -25,17 +25,17 @@ struct Peers::Peer {
   std::optional<int64_t> polled_ns, load_begun_ns, loaded_ns;
   uint64_t polls = 0, batches = 0;
   bool was_live = false;
-  bool behind = false;   // the last poll did not come to the end
-  std::optional<int64_t> load_wanted_ns;  // since then the index that it has is to be made anew, and what that takes is not claimed
-  int64_t look_again_ns = INT64_MIN;      // ... whether it is by now
-  std::string waits_for;  // because it came to an answer, and this node's journal was not read up to what that answers
-  bool failed = false;   // the last load or poll did
-  std::string trouble;   // that was logged and is not over
+  bool behind = false;   // the last poll did not reach the end of the journal
+  std::optional<int64_t> load_wanted_ns;  // since then a new index is to be made in place of the one it has, and the room for that is not claimed
+  int64_t look_again_ns = INT64_MIN;      // when to look again whether that room is claimed
+  std::string waits_for;  // the node whose journal is not read up to what the next batch, an answer, answers
+  bool failed = false;   // the last load or poll failed
+  std::string trouble;   // the problem that was logged and is not over
   std::string commit_problem;
   Backoff pause{kSecondNs, 60 * kSecondNs};        // after errors
-  Backoff load_pause{kSecondNs, 60 * kSecondNs};   // between loads, which cost much: as if each had failed, until it has been followed for a while
+  Backoff load_pause{kSecondNs, 60 * kSecondNs};   // between loads, which cost much: doubles after each, until the peer was followed for a while
   Backoff commit_pause{kSecondNs, 60 * kSecondNs};
-  Backoff shrink_pause{10 * kSecondNs, 10 * kSecondNs};  // between two tries, whatever came of them
+  Backoff shrink_pause{10 * kSecondNs, 10 * kSecondNs};  // between two tries, whatever their result
 
   bool has_part() const { return replica && replica->part().index != nullptr; }
 };

@@ -35,7 +35,7 @@ class PeersTest : public ::testing::Test {
                                   JournalForm form = JournalForm::kPacked) {
     return std::make_unique<PeerNode>(PeerNode::Where{memory_, volume_, clock_, scratch_.path()}, name, epoch, before, form);
   }
-  // So many times a quarter of a second goes by, in which these daemons do what is due.
+  // Lets a quarter of a second go by so many times; in each these daemons do what is due.
   void quarters(int count, std::initializer_list<PeerNode*> nodes) {
     for (; count > 0; --count) {
       clock_.advance_ns(kSecondNs / 4);
@@ -55,7 +55,7 @@ class PeersTest : public ::testing::Test {
     for (const DirectoryEntry& entry : *entries) remove_directories(directory + "/" + entry.name);
     ASSERT_TRUE(memory_->remove_directory(directory));
   }
-  // So many turns, in which each batch answers the other's last one. The names.
+  // Takes so many turns, in which each batch answers the other's last one. Returns the names.
   static Paths answer_each_other(PeerNode& a, PeerNode& b, const std::string& prefix) {
     Paths made;
     for (int turn = 0; turn < 60; ++turn) {
@@ -67,7 +67,7 @@ class PeersTest : public ::testing::Test {
     }
     return made;
   }
-  // Answered: with what.
+  // nullopt: not answered yet; else the answer.
   std::shared_ptr<std::optional<Status>> refresh(PeerNode& node) {
     auto answer = std::make_shared<std::optional<Status>>();
     node.peers().refresh([answer](Status status) { *answer = std::move(status); });
@@ -156,7 +156,7 @@ TEST_F(PeersTest, AnEpochWithoutAJournalIsNoReasonToLoadAnew) {
   b->make_file("x");
   seconds(2, {a.get(), b.get()});
   b->die();
-  ASSERT_TRUE(memory_->make_directories("nodes/b/2/journal"));  // a daemon that starts, and reads what is there
+  ASSERT_TRUE(memory_->make_directories("nodes/b/2/journal"));  // a daemon that starts, and reads the volume first
   seconds(20, {a.get()});
   EXPECT_EQ(a->paths(), Paths{"/x"});
   EXPECT_EQ(a->status_of("b")->epoch, 2u);
@@ -210,7 +210,7 @@ TEST_F(PeersTest, AReloadReplacesThePart) {
   EXPECT_EQ(a->replaced.at(ordinal(*a, "b")), 2);
 }
 
-// It lies beside the one before for a while.
+// The new index lies beside the one before for a while.
 TEST_F(PeersTest, RoomForAnIndexThatIsMadeAnewIsClaimedFirst) {
   auto a = start("a"), b = start("b");
   const JournalPosition end = b->make_file("x");
@@ -227,7 +227,7 @@ TEST_F(PeersTest, RoomForAnIndexThatIsMadeAnewIsClaimedFirst) {
   a->claimed_for_indexes_bytes = UINT64_MAX;
   seconds(1, {a.get(), second.get()});
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
-  // Where nobody gives anything up it is not put off for ever.
+  // If nobody gives anything up it is not put off for ever.
   a->claimed_for_indexes_bytes = 0;
   const JournalPosition again = second->make_file("z");
   second->make_file("later");
@@ -242,7 +242,7 @@ TEST_F(PeersTest, RoomForAnIndexThatIsMadeAnewIsClaimedFirst) {
   EXPECT_EQ(a->replaced.at(ordinal(*a, "b")), 4) << "what was served went before, to make room";
 }
 
-// Where nobody has anything to give up nothing is waited for.
+// If no node has anything to give up, nothing waits for it.
 TEST_F(PeersTest, AnIndexForWhichThereIsNoRoomIsMadeAnewInPlaceOfTheOneThatIsServed) {
   auto a = start("a"), b = start("b");
   const JournalPosition end = b->make_file("x");
@@ -305,7 +305,7 @@ TEST_F(PeersTest, DamageOfOneIsHeldUntilItsNextCheckpoint) {
   EXPECT_EQ(a->paths(), (Paths{"/of-c", "/x", "/y"}));
 }
 
-// What held it is over when its checkpoint is seen, though that is loaded in the next round only.
+// A held peer goes on when its checkpoint is seen, though that is loaded in the next round only.
 TEST_F(PeersTest, ARefreshWaitsForTheLoadOfTheCheckpointThatEndsAHold) {
   auto a = start("a"), b = start("b");
   b->make_file("x");
@@ -351,7 +351,7 @@ TEST_F(PeersTest, ANodeThatIsGoneLeavesTheView) {
   ASSERT_EQ(acks->peers.size(), 2u);
   EXPECT_EQ(acks->peers[0], (Acks::Peer{"b", b->end(), {}})) << "for a start of that name: it is not to begin this epoch again";
   EXPECT_EQ(acks->peers[1].node, "c");
-  // Another one of its name is as new, under the same number.
+  // Another node of that name is new, and gets the same number.
   auto again = start("b");
   again->make_file("new");
   seconds(7, {a.get(), again.get(), c.get()});
@@ -438,7 +438,7 @@ TEST_F(PeersTest, WhereNobodyAsksForAMinutePollsAreRare) {
   EXPECT_GE(polls_in(5), 20u) << "somebody is here again";
 }
 
-// It waits until others tell that they have followed.
+// A full node that writes waits until others tell that they have followed.
 TEST_F(PeersTest, WhoIsFullAndWritesIsPolledOftenThoughNobodyAsksHere) {
   auto a = start("a"), b = start("b");
   a->physical_bytes = 95 << 20;
@@ -487,7 +487,7 @@ TEST_F(PeersTest, HeadMovesEachSecondAndAcksTellWhatWasApplied) {
   seconds(1, {b.get()});
   EXPECT_LE(acks().counter, counter + 2) << "once a second at most";
   EXPECT_EQ(acks().peers, (std::vector<Acks::Peer>{{"a", a->end(), {}}}));
-  // Another life is told by its instance.
+  // Another life is recognized by its instance.
   b->die();
   auto again = start("b", 2, b.get());
   again->round();
@@ -526,7 +526,7 @@ TEST_F(PeersTest, WhoLivesIsWaitedForBeforeAnythingIsGivenBack) {
   all = a->peers().acknowledged_by_all();
   EXPECT_EQ(all.position, removed);
   EXPECT_EQ(all.pinned, (std::vector{ObjectId::make(0, 1, 5), ObjectId::make(0, 1, 7), ObjectId::make(0, 1, 9)}));
-  // One that stands is waited for, until it is absent.
+  // A node whose HEAD stands is waited for, until it is absent.
   const JournalPosition later = a->make_file("y");
   seconds(100, {a.get(), b.get()});
   EXPECT_EQ(state(*a, "c"), State::kSilent);
@@ -537,7 +537,7 @@ TEST_F(PeersTest, WhoLivesIsWaitedForBeforeAnythingIsGivenBack) {
   EXPECT_EQ(a->peers().acknowledged_by_all().position, later);
   EXPECT_TRUE(a->peers().has_peers()) << "b";
   EXPECT_TRUE(a->paths().contains("/of-c")) << "what it has is there all the same";
-  // One that begins anew has read nothing that it says.
+  // A node that begins anew has not told yet what it has read.
   b->die();
   auto again = start("b", 2, b.get());
   seconds(8, {a.get()});
@@ -621,7 +621,7 @@ TEST_F(PeersTest, AfterARefreshAllIsThereThatWasPublished) {
     a->round();
     ASSERT_TRUE(*answer && **answer);
     EXPECT_EQ(a->status_of("b" + suffix)->applied, b->end());
-    auto again = start("b" + suffix, 2, b.get(), form);  // without a word
+    auto again = start("b" + suffix, 2, b.get(), form);  // writes no HEAD
     again->make_file("again" + suffix);
     auto c = start("c" + suffix, 1, nullptr, form);
     c->make_file("c" + suffix);
@@ -682,7 +682,7 @@ TEST_F(PeersTest, WhatCannotBeShownNowIsNotLost) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
 }
 
-// A load that takes minutes keeps the others from nothing.
+// A load that takes minutes does not delay other peers.
 TEST_F(PeersTest, NobodyWaitsWhileOneIsLoaded) {
   auto a = start("a"), c = start("c");
   seconds(3, {a.get(), c.get()});
@@ -737,7 +737,7 @@ TEST_F(PeersTest, ALoadIsGivenUpAtTheEnd) {
   EXPECT_EQ(a->paths().size(), 5000u);
 }
 
-// Of what was applied nothing is read again.
+// Nothing that was applied is read again.
 TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
   auto a = start("a"), b = start("b");
   b->make_file("x");
@@ -760,7 +760,7 @@ TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
 }
 
-// What is applied is on the disk at the next commit: before that it is claimed, where there is something to claim.
+// Applied changes are on the disk after the next commit: before it their growth is claimed, if there is room to claim.
 TEST_F(PeersTest, WhatAnIndexWillGrowByIsToldAndWaitsForItsClaim) {
   auto a = start("a"), b = start("b");
   b->make_file("x");
@@ -777,7 +777,7 @@ TEST_F(PeersTest, WhatAnIndexWillGrowByIsToldAndWaitsForItsClaim) {
   EXPECT_EQ(a->index_growth_bytes, 0u);
 }
 
-// It is in memory: not as much as there may be.
+// The growth is in memory: it is bounded.
 TEST_F(PeersTest, AVeryLargeGrowthDoesNotWaitForItsClaim) {
   auto a = start("a"), b = start("b");
   const auto all = {a.get(), b.get()};
@@ -853,7 +853,7 @@ TEST_F(PeersTest, WhatIsSetAsideForIndexesIsASmallPartOfTheCapacity) {
   }
   EXPECT_GT(most, 0u);
   EXPECT_LE(most, kMost) << "10 MB of rows came within that minute";
-  // Less where somebody lacks room.
+  // Less where a node lacks room.
   a->is_short = true;
   seconds(1, all);
   most = 0;
@@ -867,7 +867,7 @@ TEST_F(PeersTest, WhatIsSetAsideForIndexesIsASmallPartOfTheCapacity) {
   EXPECT_EQ(a->paths().size(), 350u + 75u);
 }
 
-// What is claimed is enough for the smaller one.
+// The claimed bytes are enough for the smaller one.
 TEST_F(PeersTest, AnIndexForWhichThereIsAClaimIsCommittedBesideOneThatWaits) {
   auto a = start("a"), b = start("b"), c = start("c");
   const auto all = {a.get(), b.get(), c.get()};
@@ -936,15 +936,15 @@ TEST_F(PeersTest, TheGenerationOfANodesIdsIsItsOwnAtEachMount) {
   EXPECT_NE(again->peers().generation_of(253), of_directories) << "those are numbered anew";
 }
 
-// Each batch answers the other's last one: who reads them reads them by turns.
+// Each batch answers the other's last one: a node that reads them reads them by turns.
 TEST_F(PeersTest, ThoseWhoAnswerEachOtherAreReadInOneRound) {
-  // In blocks: a file says which one comes next. Else HEAD does, a second later.
+  // In blocks a file names the next one. Else HEAD does, a second later.
   auto a = start("a", 1, nullptr, JournalForm::kBlocks), b = start("b", 1, nullptr, JournalForm::kBlocks), c = start("c");
-  // One that comes later: each is there whole when it is shown, though the other one is not.
+  // A node that comes later: each peer is there whole when it is shown, though the other one is not.
   Paths all = answer_each_other(*a, *b, "before-");
   quarters(2, {a.get(), b.get(), c.get()});
   EXPECT_EQ(c->paths(), all);
-  // One that follows them.
+  // A node that follows them.
   all.merge(answer_each_other(*a, *b, "then-"));
   quarters(1, {c.get()});
   EXPECT_EQ(c->paths().size(), all.size());
@@ -967,7 +967,7 @@ TEST_F(PeersTest, ARefreshReadsThoseWhoAnswerEachOtherToTheEnd) {
   EXPECT_EQ(c->paths().size(), all.size());
 }
 
-// One that cannot be followed has others wait for it once, not at each answer.
+// A peer that cannot be followed makes others wait for it once, not at each answer.
 TEST_F(PeersTest, WhoAnswersOneThatStandsIsReadOn) {
   auto a = start("a"), b = start("b"), c = start("c");
   b->make_file("x");

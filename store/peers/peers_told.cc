@@ -1,4 +1,4 @@
-// What Peers tells: the other nodes by HEAD and ACKS, and other threads of this one.
+// What Peers tells: to other nodes by HEAD and ACKS, and to other threads of this node.
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -14,10 +14,10 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, but for a load's longest steps
+constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, except during the longest steps of a load
 
-// The LOCK of the node is free, so no daemon reads anything under its name. On a network volume a lock proves less: there its HEAD has to have
-// stood for a while, too.
+// The node's LOCK is free, so no daemon reads anything under its name. On a network volume a lock proves less: there its HEAD must also have
+// stood for a while.
 bool has_ended(Volume& volume, const std::string& node, std::optional<int64_t> stood_ns) {
   constexpr int64_t kStoodNs = 5 * Peers::kSecondNs;
   if (volume.features().network && stood_ns.value_or(0) < kStoodNs) return false;
@@ -28,7 +28,7 @@ bool has_ended(Volume& volume, const std::string& node, std::optional<int64_t> s
 struct Told {
   JournalPosition applied;  // zeros: nothing is known
   std::vector<ObjectId> pinned;
-  std::string reason;  // why nothing is known; empty: it is
+  std::string reason;  // why nothing is known; empty: `applied` is known
 };
 
 Told told_by(Volume& volume, const FileIdentity& own, const std::string& node, uint32_t epoch) {
@@ -87,12 +87,12 @@ void Peers::write_acks(int64_t now_ns) {
   auto acks = acks_to_write();
   if (!acks) return;
   const auto peers = acks->peers;
-  const Status written = acks_.write(std::move(*acks));  // what does not fit waits: its owners give back nothing until it does
+  const Status written = acks_.write(std::move(*acks));  // peers left out give nothing back until they fit
   note_problem("ACKS", written);
   if (written) written_acks_ = peers;
 }
 
-// If they differ from what was told. Nothing while the view is not what was read: what is still shown may not be given up for that.
+// nullopt if ACKS did not change, or while the view does not show what was read: places still shown must not be given up.
 std::optional<Acks> Peers::acks_to_write() const {
   if (!unshown_.empty()) return std::nullopt;
   Acks acks;
@@ -100,7 +100,7 @@ std::optional<Acks> Peers::acks_to_write() const {
   for (const auto& [name, peer] : peers_) {
     const auto told = std::ranges::find(written_acks_, name, &Acks::Peer::node);
     if (peer->has_part()) acks.peers.push_back({name, peer->replica->position(), {}});
-    else if (peer->replica && told != written_acks_.end()) acks.peers.push_back({name, told->applied, {}});  // it is read anew, and clients read on what they opened
+    else if (peer->replica && told != written_acks_.end()) acks.peers.push_back({name, told->applied, {}});  // being loaded anew; clients read on from open files
     else continue;
     ordinals.push_back(peer->ordinal);
   }
@@ -111,7 +111,7 @@ std::optional<Acks> Peers::acks_to_write() const {
     });
     if (!asked) return std::nullopt;
   }
-  // Of a node that is not there any more: it is not to begin an epoch again that was read here.
+  // Nodes that are gone: one that comes back must not use an epoch again that was read here.
   constexpr size_t kMostGone = 16;
   std::vector<Acks::Peer> gone;
   for (const Acks::Peer& told : written_acks_)
@@ -122,7 +122,7 @@ std::optional<Acks> Peers::acks_to_write() const {
   return acks;
 }
 
-// Once, until it is over.
+// Logs a problem once, until it is over.
 void Peers::note_problem(const char* of, const Status& status) {
   const std::string text = status ? std::string() : status.error().message;
   std::string before;
@@ -179,7 +179,7 @@ void Peers::publish(const Peer& peer) {
   }
   status.polls = peer.polls;
   status.batches = peer.batches;
-  std::shared_ptr<const Index> before_this;  // closed after the lock is given up
+  std::shared_ptr<const Index> before_this;  // closed after the lock is released
   const std::lock_guard lock(mutex_);
   if (peer.has_part()) before_this = std::exchange(indexes_[peer.ordinal], peer.replica->part().index);
   Known& before = known_[peer.node];
@@ -196,7 +196,7 @@ std::vector<PeerStatus> Peers::status() const {
     PeerStatus& status = all.back();
     status.lag_ms = std::max<int64_t>(0, now_ns - known.still_since_ns) / 1'000'000;
     if (known.stands_since_ns) status.stands_ms = std::max<int64_t>(0, known.looked_ns - *known.stands_since_ns) / 1'000'000;
-    // No round has come through since: what was told last does not hold any more.
+    // No round has finished since: the last published status is out of date.
     if (status.state != PeerStatus::State::kLive || status.lag_ms < kUnheardMs) continue;
     status.state = PeerStatus::State::kSilent;
     status.reason = fmt::format("nothing was read of it for {} s: the volume does not answer, or another node is being loaded", status.lag_ms / 1000);
@@ -276,7 +276,7 @@ void Peers::answer_refreshes() {
   for (Refreshed& done : std::exchange(refreshes_, {})) done(*result);
 }
 
-// Of a thorough round. None: it is not all there yet.
+// The result of a thorough round. nullopt: not everything is there yet.
 std::optional<Status> Peers::refreshed() const {
   if (ending_) return std::nullopt;
   if (!discovery_->problem().empty()) return fail(Code::kIo, discovery_->problem());
@@ -304,7 +304,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   Acknowledged all;
   all.position = parts_.own_head().journal_end;
   all.position.epoch = parts_.own.epoch;
-  // Behind that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
+  // List the nodes after that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
   const auto there = list_other_nodes(*parts_.volume, parts_.own);
   if (!there) return {{}, {}, "all nodes", there.error().message, {}, {{"all nodes", {}}}};
   struct WaitedFor {
@@ -331,15 +331,15 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   all.read_by_all = end;
   for (auto& [name, epoch, stood_ns] : waited_for) {
     Told told = told_by(*parts_.volume, parts_.own, name, epoch);
-    if (told.applied < end) {  // its daemon may have been started again since its HEAD was read last
+    if (told.applied < end) {  // its daemon may have started again since its HEAD was last read
       if (const auto epochs = list_epochs(*parts_.volume, name); epochs && !epochs->empty() && epochs->back() > epoch) {
         look_soon_ = true;
-        stood_ns.reset();  // that was the HEAD of the one before
+        stood_ns.reset();  // it was measured on the HEAD of the epoch before
         told = told_by(*parts_.volume, parts_.own, name, epochs->back());
       }
     }
     all.read_by_all = std::min(all.read_by_all, told.applied);
-    // Asked last: one that begins behind that reads this node's journals up to `end` first.
+    // Probed last: a daemon that begins after the probe first reads this node's journals up to `end`.
     if ((told.applied < end || !told.pinned.empty()) && has_ended(*parts_.volume, name, stood_ns)) continue;
     all.pinned.insert(all.pinned.end(), told.pinned.begin(), told.pinned.end());
     all.nodes.push_back({name, told.applied});

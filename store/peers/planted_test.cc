@@ -1,5 +1,5 @@
 // Links and FIFOs planted where the indexes of peers lie, which is beside the own index, so perhaps in the volume: nothing outside is read, written
-// or removed, what is no plain directory or file stays as it is, and nothing waits for it.
+// or removed; anything but a plain directory or file stays as it is, and nothing waits for it.
 #include <sys/stat.h>
 
 #include <gtest/gtest.h>
@@ -43,7 +43,7 @@ class PlantedPeers : public ::testing::Test {
     std::ofstream(victim("file")) << kSecret;
     return victim("file");
   }
-  // All there is, with a hash of its content.
+  // Everything there, with a hash of its content.
   static std::map<std::string, size_t> all_in(const std::string& directory) {
     std::map<std::string, size_t> all;
     for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -71,12 +71,12 @@ class PlantedPeers : public ::testing::Test {
     seconds(1, {node.get()});
     return node;
   }
-  // What a node keeps of its peers: this directory, and nothing else.
+  // Makes this directory the only thing that a node keeps of its peers.
   void begin_anew(const std::string& directory) const {
     fs::remove_all(scratch_.path(directory.substr(0, directory.find('/'))));
     fs::create_directories(scratch_.path(directory));
   }
-  // Directories like those of old loads: one that is empty, one with an index in it, one of somebody else's.
+  // Directories like those of old loads: an empty one, one with an index in it, one of another program.
   void fill_victims(const std::string& below = {}) const {
     const std::string at = victims_ + below;
     fs::create_directories(at + "/0");

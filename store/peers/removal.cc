@@ -16,21 +16,21 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kNamesLookedAt = 256;  // at once
+constexpr size_t kNamesLookedAt = 256;  // in one page of a listing
 
-// What one node said of another's names.
+// The statements of one node about another's names.
 class Removals {
  public:
   Removals(const Part& by, const Part& owner) : by_(by), owner_(owner), answered_(owner.statements->seen(by.node)) {}
 
   bool any() const { return by_.statements->speaks_of(owner_.node, answered_); }
-  // A directory goes with the first statement of it behind which nothing was said of any name in it. As each directory that is looked into
-  // was spoken of, there are no more of them than statements.
+  // A directory goes with the first statement about it that comes after all statements about names in it. Each directory that is looked into
+  // has a statement, so there are no more of them than statements.
   Result<bool> take(ObjectId directory, const NameEntry& entry) const {
     struct Level {
       ObjectId directory;
-      std::vector<StatementKey> said;  // of it
-      StatementKey emptied;            // so far
+      std::vector<StatementKey> said;  // statements about it
+      StatementKey emptied;            // the latest statement needed so far to empty it
     };
     auto said = removals(directory, entry);
     if (said.empty() || !S_ISDIR(entry.type_bits)) return !said.empty();
@@ -119,7 +119,7 @@ class Answer {
   const KeepsName& keeps_;
   std::vector<Record> records_;
   std::set<std::pair<ObjectId, std::string>> taken_;
-  std::map<ObjectId, const Attributes*> attributes_;  // the last that were given
+  std::map<ObjectId, const Attributes*> attributes_;  // the last ones given
 };
 
 }  // namespace
@@ -136,7 +136,7 @@ Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition unt
   if (until <= answered || !peer.statements->speaks_of(own.node, answered)) return PeerAnswer{};
   Answer answer(own, peer, keeps);
   Status status;
-  std::optional<JournalPosition> last, before_last;  // of the batches that said something; what one batch said is answered as a whole
+  std::optional<JournalPosition> last, before_last;  // of batches with statements: the statements of one batch are answered together
   bool waits = false;
   peer.statements->for_each(own.node, answered, [&](const StatementKey& key, const Statements::What& what) {
     if (key.said > until) return false;
@@ -152,7 +152,7 @@ Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition unt
   return answer.finish(waits ? before_last : until, waits);
 }
 
-// Who changes an object sets its ctime beyond what it has read, so the last change counts where one knew of the other.
+// A node that changes an object sets its ctime beyond what it has read, so a change made in knowledge of another one counts more.
 bool counts_more(const Attributes& given, std::string_view by, const Attributes& other, std::string_view than) {
   return std::tie(given.ctime_ns, by) > std::tie(other.ctime_ns, than);
 }

@@ -21,15 +21,15 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kRecordsBetween = 1000;                 // of a checkpoint, from one look at what must not wait to the next
-constexpr int64_t kPatienceForAnswerNs = 2'000'000'000;    // with an answer to what was not read yet
-constexpr int64_t kImpatientNs = 10'000'000'000;           // after that: who is not followed well has many answered
+constexpr uint64_t kRecordsBetween = 1000;                 // records of a checkpoint between two calls of Loading::meanwhile
+constexpr int64_t kPatienceForAnswerNs = 2'000'000'000;    // how long an answer waits for the statement it answers to be read
+constexpr int64_t kImpatientNs = 10'000'000'000;           // after that: a node that is followed badly has many statements answered
 constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
 
-// What an epoch begins with, if it says how far those before it count.
+// The record with which an epoch begins if it says how far the epochs before it count.
 const EndsRecord* ends_of(const Batch& batch) { return batch.records.empty() ? nullptr : std::get_if<EndsRecord>(&batch.records.front()); }
 
-// Whose journal was not read up to what the batch answers; empty: nobody's.
+// The node whose journal is not read up to the statement that the batch answers; empty: none.
 std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read) {
   for (const Record& record : batch.records)
     if (const auto* seen = std::get_if<SeenRecord>(&record); seen != nullptr && !has_read(seen->node, seen->position)) return seen->node;
@@ -97,7 +97,7 @@ Status Replica::load(const LookOut& look_out, Loading loading) {
 Status Replica::load_anew(const LookOut& look_out) {
   Outlook outlook = look_out();
   KVC_ASSIGN(Filled filled, find_or_fill(outlook.epoch));
-  // It may have taken minutes. A newer epoch is entered by the next poll, from the end of this one.
+  // That may have taken minutes. The next poll enters a newer epoch, from the end of this one.
   if (const Outlook now = look_out(); now.epoch == outlook.epoch) outlook = now;
   auto statements = std::make_shared<Statements>();
   KVC_TRY(statements->load(*filled.index));
@@ -121,13 +121,13 @@ Status Replica::load_anew(const LookOut& look_out) {
   state_ = State::kLive;
   reason_.clear();
   waits_ = filled.waits;
-  follow_with(tail_from(tail.position()));  // as one that has not waited for anything yet
+  follow_with(tail_from(tail.position()));  // with a fresh tail, which has not waited for anything yet
   if (waits_) hold(std::string(kHeldBack));
   return {};
 }
 
-// Whether anything was applied. Whatever stops it is left for poll(), which comes to it next and tells it; only the end of the load is an
-// error.
+// Returns whether anything was applied. Leaves what stops it to poll(), which meets it next and reports it; only an error of meanwhile() is
+// returned as an error.
 Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook) {
   bool applied = false;
   const auto written = outlook.written && outlook.written->epoch == tail.position().epoch ? outlook.written : std::nullopt;
@@ -149,7 +149,7 @@ Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, St
   for (bool more = true; more;) {
     const auto read = tail.poll(written, 0, apply);
     more = read && read->state == JournalTail::State::kMore;
-    if (filled.index->overlay_rows() >= kMostRows) static_cast<void>(filled.index->commit());  // else commit() tells why not
+    if (filled.index->overlay_rows() >= kMostRows) static_cast<void>(filled.index->commit());  // on an error the next commit() reports why
   }
   KVC_TRY(goes_on);
   return applied;
@@ -166,7 +166,7 @@ Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
   };
   for (size_t at = there.size(); index_ == nullptr && at-- > 0;) {
     auto opened = open_left(there[at]);
-    if (!opened && is_not_ours(opened.error())) {  // or nothing is left by which it shows: it stays, and another one is made
+    if (!opened && is_not_ours(opened.error())) {  // not an index of ours, or no longer recognizable as one: it stays, and another one is made
       log::warn("peer {}: {}", setup_.identity.node, opened.error().message);
       continue;
     }
@@ -193,13 +193,13 @@ Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
   }
   const uint64_t generation = (there.empty() ? 0 : there.back()) + 1;
   auto filled = fill(generation, apply_to, epoch);
-  if (!filled) {  // or each try would leave one behind
+  if (!filled) {  // else each try would leave one behind
     if (Status removed = remove_generation(path_of(generation)); !removed) log::warn("peer {}: {}", setup_.identity.node, removed.error().message);
   }
   return filled;
 }
 
-// One of an earlier life, if the journals go on where it ends.
+// Opens an index of an earlier life, if the journals go on from its position.
 Result<std::optional<Replica::Filled>> Replica::open_left(uint64_t generation) {
   Index::Found found{};
   KVC_ASSIGN(IndexPtr index, open_index(generation, found));
@@ -315,7 +315,7 @@ bool Replica::is_let_go() {
   return !retired_.empty();
 }
 
-// As what is there, or as what is to be read: the peer may have stored much since.
+// The larger of the index that is there and of what is to be read: the peer may have stored much since.
 uint64_t Replica::bytes_to_load() const {
   const std::string epoch = setup_.volume->root() + "/" + epoch_directory(setup_.identity.node, position_.epoch);
   const uint64_t read_bytes = allocated_below(epoch + "/checkpoint") + allocated_below(epoch + "/journal");
@@ -371,8 +371,8 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
     polled.waits_for = comes_too_early_for(batch, now_ns, has_read);
     return polled.waits_for.empty() ? apply(batch, after, counting) : fail(Code::kCanceled, "not to be applied yet");
   });
-  position_ = tail_->position();  // which may be the beginning of a file: others say so of it, and what waits must count as read up to there
-  if (!polled.waits_for.empty() || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
+  position_ = tail_->position();  // this may be the beginning of a file: others' positions may name it, and an answer that waits for it must count it as read
+  if (!polled.waits_for.empty() || wants_load_ || waits_) return polled;  // apply() refused the batch
   KVC_TRY(read);
   switch (read->state) {
     case JournalTail::State::kMore: polled.more = true; [[fallthrough]];
@@ -386,8 +386,8 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   return polled;
 }
 
-// An epoch is made before its journal: a daemon that starts reads what is there first, which may take long. Names that may not be there are
-// looked for in listings.
+// Whether the epoch has a journal. An epoch is made before its journal: a starting daemon first reads the volume, which may take long. Uses listings,
+// as for all names that may not be there.
 Result<bool> Replica::is_begun(uint32_t epoch) const {
   const std::string journals = journal_directory(setup_.identity.node, epoch);
   KVC_ASSIGN(const auto there, setup_.volume->list(epoch_directory(setup_.identity.node, epoch)));
@@ -396,7 +396,7 @@ Result<bool> Replica::is_begun(uint32_t epoch) const {
   return !seqs.empty();
 }
 
-// The peer's daemon was started again. What is left of the epochs before that is read by the rules of a start, for nobody writes there
+// Call when the peer's daemon has started again. Reads the rest of the earlier epochs by the rules of a start, for nobody writes there
 // any more.
 Status Replica::enter_epoch(uint32_t epoch, const Change& change) {
   JournalPosition position = position_;
@@ -462,7 +462,7 @@ Result<std::vector<ObjectId>> Replica::replaced_by(const Batch& batch) const {
   return replaced;
 }
 
-// Without what no daemon writes.
+// The batch without records that no daemon writes.
 Batch Replica::possible(const Batch& batch, uint32_t epoch) {
   Batch believed{ReplayFilter::believed(batch.stamp), {}};
   for (const Record& record : batch.records) {

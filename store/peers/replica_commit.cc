@@ -1,12 +1,12 @@
-// When a replica makes durable what it has applied, and what its files on this machine grow by then.
+// When a replica makes durable what it has applied, and how much its files on this machine grow by that.
 #include "store/base/units.h"
 #include "store/peers/replica.h"
 
 namespace kvcachefs {
 
 namespace {
-constexpr uint64_t kMostGrowthBytes = 8 * kMiB;  // of the files by one commit: so much is set aside of the capacity meanwhile
-constexpr int64_t kMostAgeNs = 60'000'000'000;   // of what is not committed
+constexpr uint64_t kMostGrowthBytes = 8 * kMiB;  // growth of the files by one commit: so much of the capacity is set aside meanwhile
+constexpr int64_t kMostAgeNs = 60'000'000'000;   // of uncommitted rows
 }  // namespace
 
 bool Replica::is_commit_due(int64_t now_ns) {

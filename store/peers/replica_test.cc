@@ -146,7 +146,7 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
   }
 
   std::shared_ptr<MemoryVolume> volume_ = std::make_shared<MemoryVolume>();
-  std::map<std::string, JournalPosition> read_;  // of the journals of others
+  std::map<std::string, JournalPosition> read_;  // position in the journals of others
   index_test::ScratchDirectory scratch_{index_test::ScratchDirectory::kInMemory};
 };
 
@@ -175,7 +175,7 @@ TEST_P(ReplicaTest, LoadsTheCheckpointAndFollowsTheJournal) {
   EXPECT_EQ(names(*replica), (Names{{"/new", id(6).value}, {"/newest", id(7).value}}));
 }
 
-// What a load comes to in the epoch that is being written, and what it leaves for the polls.
+// How far a load reads in the epoch that is being written, and what it leaves to the polls.
 TEST_P(ReplicaTest, ALoadGoesAsFarAsAPollWould) {
   auto first = start(1);
   first->make_file(5, "a");
@@ -187,7 +187,7 @@ TEST_P(ReplicaTest, ALoadGoesAsFarAsAPollWould) {
   EXPECT_EQ(names(*replica), Names{}) << "what it removed in its new life was shown after the load";
   EXPECT_EQ(replica->position(), second->end());
 
-  // An answer to what was not read yet waits here too, with all behind it.
+  // An answer to a statement that was not read yet waits here too, with all batches behind it.
   second->make_file(6, "b");
   read_["node-b"] = {1, 0, 99};
   second->say({SeenRecord{"node-b", {1, 0, 100}}});
@@ -199,7 +199,7 @@ TEST_P(ReplicaTest, ALoadGoesAsFarAsAPollWould) {
   EXPECT_EQ(poll(*late, second->outlook()), 2u);
   EXPECT_EQ(names(*late), (Names{{"/b", id(6).value}, {"/c", id(7).value}}));
 
-  // What cannot be read is told by the poll; what came before it is served.
+  // A poll reports what cannot be read; batches before it are served.
   const auto good = second->end();
   second->make_file(8, "d");
   journal(2, good.seq)[good.offset + 20] ^= std::byte{1};
@@ -210,7 +210,7 @@ TEST_P(ReplicaTest, ALoadGoesAsFarAsAPollWould) {
   EXPECT_EQ(last->state(), State::kHeld);
 }
 
-// What a poll would hand on, a load does: who uses this node's chunks, and what became of a peer's while it was away.
+// A load hands on what a poll would: which nodes use this node's chunks, and what happened to a peer's while this node was away.
 TEST_P(ReplicaTest, WhatALoadAppliesIsHandedOn) {
   auto daemon = start(1);
   daemon->make_checkpoint(1);
@@ -228,7 +228,7 @@ TEST_P(ReplicaTest, WhatALoadAppliesIsHandedOn) {
   EXPECT_EQ(touches, 1u);
 }
 
-// A load can take minutes: what is known then of where the peer is counts at its end.
+// A load can take minutes: at its end the latest known position of the peer counts.
 TEST_P(ReplicaTest, ALoadLooksOutOnceMoreAtItsEnd) {
   auto daemon = start(1);
   daemon->make_file(5, "a");
@@ -243,7 +243,7 @@ TEST_P(ReplicaTest, ALoadLooksOutOnceMoreAtItsEnd) {
   EXPECT_EQ(names(*replica).size(), 51u);
 }
 
-// What was applied in a load is committed like anything else.
+// Batches applied in a load are committed like any others.
 TEST_P(ReplicaTest, WhatALoadAppliedIsCommitted) {
   auto daemon = start(1);
   daemon->make_checkpoint(1);
@@ -257,7 +257,7 @@ TEST_P(ReplicaTest, WhatALoadAppliedIsCommitted) {
   }
 }
 
-// Of large rows it is not much that waits until a minute has passed: it is set aside of the capacity meanwhile.
+// Of large rows only few wait until a minute has passed: they are set aside of the capacity meanwhile.
 TEST_P(ReplicaTest, TellsWhatACommitWillAddAndCommitsBeforeThatIsMuch) {
   auto daemon = start(1);
   daemon->make_checkpoint(1);
@@ -444,14 +444,14 @@ TEST_P(ReplicaTest, GoesFromOneEpochToTheNext) {
   fourth->make_file(8, "d");
   EXPECT_EQ(poll(*replica, fourth->outlook()), 1u);
   EXPECT_EQ(names(*replica).size(), 4u);
-  // As who comes later reads it.
+  // As a reader sees it that comes later.
   auto late = std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("late"), 3});
   ASSERT_TRUE(load(*late, *fourth));
   poll(*late, fourth->outlook());
   EXPECT_EQ(names(*late), names(*replica));
 }
 
-// Where there is no room for two.
+// If there is no room for two indexes.
 TEST_P(ReplicaTest, WhatIsServedCanBeLetGoOfBeforeTheNextLoad) {
   auto first = start(1);
   const auto end = first->make_file(5, "a");
@@ -492,7 +492,7 @@ TEST_P(ReplicaTest, WhatAnEpochTakesBackIsReadAnew) {
   EXPECT_EQ(poll(*replica, first->outlook()), 1u);
   EXPECT_EQ(names(*replica).size(), 2u);
   auto second = start(2, first.get());
-  // That the epoch is there is seen before what it begins with.
+  // The epoch's directory is seen before its first record.
   EXPECT_EQ(poll(*replica, second->outlook()), 0u);
   second->say({EndsRecord{end, false}});
   second->make_file(7, "c");
@@ -736,7 +736,7 @@ TEST_P(ReplicaTest, AnEpochBeginsWithItsJournal) {
   }
 }
 
-// An index of which no mark is left, or something of another program: it is not touched, and in nobody's way.
+// An index that is not recognizable any more, or a file of another program: it is not touched, and does not disturb.
 TEST_P(ReplicaTest, WhatIsNoIndexIsPassedOver) {
   auto daemon = start(1);
   daemon->make_file(5, "a");
@@ -753,7 +753,7 @@ TEST_P(ReplicaTest, WhatIsNoIndexIsPassedOver) {
   }
 }
 
-// Whenever it is loaded, and from which checkpoint, it comes to the same.
+// Whenever it is loaded, and from whichever checkpoint, the result is the same.
 TEST_P(ReplicaTest, WhereverItBeginsItComesToTheSame) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     const History history(seed, {.nodes = 3, .steps = 120});

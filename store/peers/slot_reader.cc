@@ -26,9 +26,9 @@ Result<T> read_slots(File& file, const FileIdentity& identity, BlockBuffer& buff
   return decoded;
 }
 
-// As `node` says; 0: it says nothing of that.
+// The epoch that the ACKS of `node` tell; 0: they do not name this node.
 Result<uint32_t> last_epoch_read_by(Volume& volume, const FileIdentity& own, const std::string& node, BlockBuffer& buffer) {
-  constexpr size_t kMostRead = 8;  // a node that nobody has read asks in vain
+  constexpr size_t kMostRead = 8;  // if nobody has read this node all of them are read for nothing
   FileIdentity identity = own;
   identity.node = node;
   KVC_ASSIGN(const auto epochs, list_epochs(volume, node));
@@ -38,7 +38,7 @@ Result<uint32_t> last_epoch_read_by(Volume& volume, const FileIdentity& own, con
     if (!file) continue;
     ++read;
     const auto acks = read_acks(*file, identity, buffer);
-    if (!acks && acks.error().code == Code::kCorrupt) continue;  // cut short while it was made
+    if (!acks && acks.error().code == Code::kCorrupt) continue;  // its writing was cut short when it was made
     KVC_TRY(acks);
     const auto here = std::ranges::find(acks->peers, own.node, &Acks::Peer::node);
     if (here != acks->peers.end() && here->applied.epoch <= kMaxEpoch) return here->applied.epoch;
@@ -46,7 +46,7 @@ Result<uint32_t> last_epoch_read_by(Volume& volume, const FileIdentity& own, con
   return 0;
 }
 
-// Of the last epoch that has one.
+// The HEAD of the last epoch that has one.
 Result<FilePtr> open_newest_head(Volume& volume, FileIdentity& identity) {
   auto epochs = list_epochs(volume, identity.node);
   if (!epochs && epochs.error().code == Code::kNotFound) return FilePtr();
@@ -91,13 +91,13 @@ Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& o
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
                                                    int64_t most_ns) {
   constexpr int64_t kStepNs = 500'000'000;
-  constexpr int64_t kOldNs = 10'000'000'000;  // a daemon that lives has written it since
+  constexpr int64_t kOldNs = 10'000'000'000;  // a living daemon has written HEAD within this time
   FileIdentity identity = own;
   BlockBuffer buffer;
   KVC_ASSIGN(const FilePtr file, open_newest_head(volume, identity));
   if (!file) return std::nullopt;
   auto first = read_head(*file, identity, buffer);
-  if (!first && first.error().code == Code::kCorrupt) return std::nullopt;  // cut short while it was made: by nobody who lives
+  if (!first && first.error().code == Code::kCorrupt) return std::nullopt;  // its writing was cut short when it was made: its daemon does not live
   KVC_TRY(first);
   if (!first->boot_id.empty() && first->boot_id == boot_id()) return std::nullopt;
   KVC_ASSIGN(const FileInfo info, file->info());

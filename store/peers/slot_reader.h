@@ -15,24 +15,24 @@
 
 namespace kvcachefs {
 
-// The file of this name in the epoch of `identity`, opened past the page cache; null if there is none, which is told from a listing: a client
-// of a network file system that looked for a name remembers for long that it was not there.
+// Opens the file `name` in the epoch of `identity`, past the page cache. Null if a listing shows none: a client of a network file system
+// that looks up a missing name remembers for long that it was not there.
 Result<FilePtr> open_slots(Volume& volume, const FileIdentity& identity, const char* name);
 Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& buffer);
 Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer);
 
-// The last epoch of `own`'s node that another node says in its ACKS to have read of it; 0: nobody says so. Of each node the newest one counts that names this one, of its
-// last few: a daemon that has just begun names nobody. One that cannot be read says nothing, and keeps nobody back.
+// The last epoch of `own`'s node that the ACKS of any other node tell to have read; 0: none. Of each other node the newest ACKS that name this node
+// count, among its last few epochs: a daemon that has just begun names nobody. A node that cannot be read is passed over.
 Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& own);
 
-// Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 that is mounted
-// with "nolock" end at the machine. To be asked before this life makes its epoch. The host that runs it, if the newest HEAD of the node moves
-// while `sleep` is called for `most_ns` in all; at once, without sleep, if there is no HEAD, or one of this start of this machine, on which
-// locks do work, or where the volume is local and HEAD was not written for a while by its clock, which is that of `clock`.
+// Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 mounted
+// with "nolock" end at the machine. Call before this life makes its epoch. Returns the host, if the node's newest HEAD moves while `sleep` is
+// called for `most_ns` in all. Returns at once if there is no HEAD, or if it was written on this machine since the machine started (there locks
+// work), or if the volume is local and HEAD was not written for a while, by the volume's clock, which is also `clock`.
 using Sleep = std::function<void(int64_t for_ns)>;
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
                                                    int64_t most_ns = 3'000'000'000);
-// kBusy, naming the host, if one does. Blocks for three seconds where that is to be seen.
+// kBusy, naming the host, if a daemon lives elsewhere. Blocks for three seconds where HEAD has to be watched.
 Status check_lives_nowhere_else(Volume& volume, const FileIdentity& own, const Clock& clock);
 
 }  // namespace kvcachefs

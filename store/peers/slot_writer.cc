@@ -10,7 +10,7 @@ Status SlotFile::write(const Encode& encode, OffsetOf offset_of) {
   if (!file_) {
     const bool direct = volume_->features().direct_io;
     auto made = volume_->open(path_, {.writable = true, .create_exclusive = true, .direct = direct});
-    if (!made && made.error().code == Code::kExists) made = volume_->open(path_, {.writable = true, .direct = direct});  // half made
+    if (!made && made.error().code == Code::kExists) made = volume_->open(path_, {.writable = true, .direct = direct});  // an earlier try was cut short
     KVC_TRY(made);
     file_ = std::move(*made);
   }

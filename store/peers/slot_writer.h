@@ -1,5 +1,5 @@
-// Writes HEAD and ACKS of this life (head_file.h): each writing replaces the older of two slots in place, past the page cache where the volume
-// has that. Blocks on the volume. One thread.
+// Writes HEAD and ACKS of this life (head_file.h): each write replaces the older of two slots in place, past the page cache where the volume
+// supports that. Blocks on the volume. One thread.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +21,10 @@ class SlotFile {
 
   using Encode = std::function<Result<Bytes>(uint64_t counter)>;
   using OffsetOf = uint64_t (*)(uint64_t counter);
-  // The first one makes the file and writes both slots, so that a full volume silences nobody later. After an error the other slot is whole,
-  // and the next call writes the same one.
+  // The first call makes the file and writes both slots, so that a full volume silences nobody later. After an error the other slot is whole,
+  // and the next call writes the same slot again.
   Status write(const Encode& encode, OffsetOf offset_of);
-  uint64_t counter() const { return counter_; }  // of the last one that was written; 0: none
+  uint64_t counter() const { return counter_; }  // of the last successful write; 0: none
 
  private:
   Status write_slot(uint64_t counter, const Encode& encode, OffsetOf offset_of);
@@ -38,7 +38,7 @@ class SlotFile {
 class HeadWriter {
  public:
   HeadWriter(std::shared_ptr<Volume> volume, const FileIdentity& identity);
-  // The counter is set by this.
+  // Sets the counter itself.
   Status write(Head head);
   uint64_t counter() const { return file_.counter(); }
 

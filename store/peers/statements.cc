@@ -7,7 +7,7 @@
 namespace kvcachefs {
 namespace {
 
-// The first key behind a position.
+// The first key after a position.
 StatementKey behind(JournalPosition position) { return {position, std::numeric_limits<uint32_t>::max()}; }
 
 ObjectId object_of(const Statements::What& what) {
@@ -24,7 +24,7 @@ Status Statements::load(const Index& index) {
   return index.scan_peer_records([&](Record&& record) {
     if (const auto* seen = std::get_if<SeenRecord>(&record)) seen_[seen->node] = seen->position;
     if (const auto* statement = std::get_if<StatementRecord>(&record)) {
-      if (statement->said != next.said) next = {statement->said, 0};  // one batch may say several
+      if (statement->said != next.said) next = {statement->said, 0};  // one batch may hold several
       take(*statement, next);
       ++next.number;
     }
@@ -43,7 +43,7 @@ void Statements::apply(const Batch& batch, JournalPosition after) {
   }
 }
 
-// When an object was read changes no name.
+// A touch (time of a read) changes no name.
 void Statements::take(const StatementRecord& record, const StatementKey& key) {
   if (std::holds_alternative<TouchRecord>(record.what)) return;
   What what;

@@ -1,6 +1,6 @@
-// What one node said of the objects of others, and how far it has answered what others said of its own: the rows of its index
-// that concern other nodes, in memory, by the object spoken of. Changed by whoever applies the node's batches, read by the view of
-// names; not locked.
+// One node's statements about objects of others, and how far it has answered the statements of others about its own: the rows of its index
+// that concern other nodes, in memory, by object. The code that applies the node's batches changes it, the view of names reads it; it has no lock
+// of its own.
 #pragma once
 
 #include <cstddef>
@@ -23,25 +23,25 @@ class Statements {
  public:
   using What = std::variant<UnnameRecord, AttributesRecord>;
 
-  // All that the index has committed. In place of what was known.
+  // Loads all that the index has committed, in place of the content so far.
   Status load(const Index& index);
-  // A batch of the node's journals that ends at `after`.
+  // Applies a batch of the node's journals that ends at `after`.
   void apply(const Batch& batch, JournalPosition after);
 
-  // Up to where this node has answered what `node` said.
+  // The position up to which this node has answered the statements of `node`.
   JournalPosition seen(std::string_view node) const;
 
-  // The rest is of what was said of an object of `node` behind `answered`, which is the position that `node` has seen.
+  // The functions below consider statements about objects of `node` behind `answered`, the position up to which `node` has answered.
   bool speaks_of(std::string_view node, JournalPosition answered) const;
-  // When it was said that this binding is gone, ascending.
+  // The keys of the statements that this binding is gone, ascending.
   std::vector<StatementKey> removals(std::string_view node, JournalPosition answered, ObjectId parent, std::string_view name,
                                      ObjectId child) const;
-  // The last that were given to the object; null: none.
+  // The attributes last given to the object; null: none.
   const Attributes* attributes(std::string_view node, JournalPosition answered, ObjectId id) const;
-  // In the order in which it was said, until `visit` is false.
+  // Visits in the order of the statements, until `visit` returns false.
   void for_each(std::string_view node, JournalPosition answered, const std::function<bool(const StatementKey&, const What&)>& visit) const;
 
-  // What was said of `node` up to there is answered, and everybody who asks here knows it.
+  // Drops the statements about `node` up to `answered`: they are answered, and every reader of this knows the answer.
   void forget(std::string_view node, JournalPosition answered);
   size_t count() const;
 

@@ -1,5 +1,5 @@
-// The names below a directory of one node's index, each directory after the names in it. Iterative: how deep a tree is says its node, and
-// a volume that is damaged, or was written by somebody else, may hold one that has no end.
+// Walks the names below a directory of one node's index, each directory after the names in it. Iterative: that node decides how deep its tree is, and
+// a volume that is damaged, or was written by another program, may hold a tree without end.
 #pragma once
 
 #include <sys/stat.h>
@@ -22,9 +22,9 @@ class TreeWalk {
  public:
   explicit TreeWalk(const Index& index) : index_(index) {}
 
-  // What follows is in there, then what is left of the one above. False: it was entered before, so this is no tree.
+  // Descends: next() gives the names of `directory`, then the rest of the one above. False: it was entered before, so this is no tree.
   bool enter(ObjectId directory);
-  // The next name of the directory that was entered last and not left. None: that was all, and it is left.
+  // The next name of the innermost directory entered. None: it has no more, and is left.
   Result<std::optional<NameEntry>> next();
 
  private:
@@ -34,7 +34,7 @@ class TreeWalk {
     std::vector<NameEntry> page;
     size_t at = 0;
     uint64_t after = 0;
-    bool is_last = false;  // page
+    bool is_last = false;  // whether `page` is the last
   };
 
   const Index& index_;

@@ -52,7 +52,7 @@ std::optional<uint32_t> NameView::ordinal_of(std::string_view node) const {
 
 // --- directories ---
 
-// Each as that node knows it, with its ordinal: the one place where they are told apart.
+// Each with its node's ordinal: only here are the roots of the nodes told apart.
 std::vector<ObjectId> NameView::roots() const {
   std::vector<ObjectId> ids;
   for (const Part& part : parts_) ids.push_back(ObjectId::make(part.ordinal, kRootId.epoch(), kRootId.number()));
@@ -62,7 +62,7 @@ std::vector<ObjectId> NameView::roots() const {
 Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (is_alone()) return std::vector{directory};
   if (directory == kRootId) return roots();
-  // Upwards to one that is known, or the root, then down again: a tree may be deeper than a stack.
+  // Goes up to a directory that is known, or the root, then down again; no recursion, for a tree may be deeper than the stack.
   std::vector<std::pair<ObjectId, DirectoryClasses::Directory>> outdated;
   std::vector<ObjectId> found;
   for (ObjectId at = directory;;) {
@@ -71,7 +71,7 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
       break;
     }
     auto known = classes_.find(at);
-    if (!known && !at.is_foreign()) {  // where it lies is not known: what this node has in it
+    if (!known && !at.is_foreign()) {  // its place is not known: it has the names this node gave in it
       found = {at};
       break;
     }
@@ -98,11 +98,11 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   return found;
 }
 
-// What the class consists of now, where its parent consists of `above`.
+// The current members of the class, given its parent's members `above`.
 Result<std::vector<ObjectId>> NameView::resolve(ObjectId directory, const DirectoryClasses::Directory& known, const std::vector<ObjectId>& above) const {
   KVC_ASSIGN(auto found, directories_at(above, known.name));
   leave_out_what_lies_in_itself(known.parent, found);
-  if (known.held.valid()) {  // and none that this node's index still has there
+  if (known.held.valid()) {  // the held directory replaces any that this node's index still has there
     std::erase_if(found, [](ObjectId id) { return !id.is_foreign(); });
     found.insert(found.begin(), known.held);
   }
@@ -116,8 +116,8 @@ Result<std::vector<ObjectId>> NameView::resolve(ObjectId directory, const Direct
   return found;
 }
 
-// Nobody makes a directory that lies within itself, but a peer's journal may say so, and each level of it would be made here. Of those that
-// return after many levels clients see that many again and again.
+// No daemon makes a directory that lies within itself, but a peer's journal may say so, and this node would make each level of it. If the
+// directory returns only after more levels than are checked, clients see those levels over and over.
 void NameView::leave_out_what_lies_in_itself(ObjectId parent, std::vector<ObjectId>& directories) const {
   constexpr int kLevels = 64;
   const auto is_foreign = [](ObjectId id) { return id.is_foreign(); };
@@ -204,7 +204,7 @@ Result<std::optional<NameEntry>> NameView::find_name_of_peers(ObjectId directory
   return there.empty() ? leased_.find(ids, name) : choose(directory, there, true);
 }
 
-// What clients see where these are. `note`: a directory is one that they know from now on.
+// What clients see where these bindings are. `note`: clients know the directory by this id from now on.
 Result<std::optional<NameEntry>> NameView::choose(ObjectId directory, const std::vector<Live>& live, bool note) const {
   if (live.empty()) return std::nullopt;
   std::vector<ObjectId> directories;
@@ -229,7 +229,7 @@ Result<std::optional<NameEntry>> NameView::choose(ObjectId directory, const std:
   return entry;
 }
 
-// One that cannot be served gives way to one that can.
+// The binding born last. A quarantined object, or one that is missing, gives way to one that can be served.
 Result<const NameView::Live*> NameView::last_born(const std::vector<Live>& live) const {
   const Live* last = &live.front();
   if (live.size() == 1) return last;
@@ -249,7 +249,7 @@ Result<std::vector<NameEntry>> NameView::list(ObjectId directory, uint64_t after
   if (is_alone()) return own().index->list(directory, after, limit);
   KVC_ASSIGN(const auto ids, members(directory));
   std::vector<NameEntry> merged;
-  for (bool more = true; more && merged.empty();) {  // what is hidden yields nothing: look further
+  for (bool more = true; more && merged.empty();) {  // a page of hidden names yields nothing: look further
     more = false;
     uint64_t covered = UINT64_MAX;
     std::map<std::pair<uint64_t, std::string>, std::vector<Live>> names;
@@ -318,7 +318,7 @@ NameView::LeasedPlaces NameView::leased_places() const {
     const auto [known, is_new] = members_of.try_emplace(lease.directory);
     if (is_new && lease.directory.valid()) known->second = members(lease.directory).value_or(std::vector<ObjectId>());
     std::vector<ObjectId>& ids = known->second;
-    if (ids.empty()) places[ObjectId{}].emplace(name, lease.child);  // in case of doubt in any
+    if (ids.empty()) places[ObjectId{}].emplace(name, lease.child);  // the class is not known: it may be in any directory
     for (const ObjectId member : ids)
       if (member != lease.member) places[member].emplace(name, lease.child);
     places[lease.member].emplace(name, lease.child);
@@ -378,7 +378,7 @@ Result<std::optional<ObjectRecord>> NameView::read_directory(ObjectId id, const 
   return shown;
 }
 
-// Those that others gave it, until its node has taken them over.
+// Shows the attributes that other nodes gave the object, until its node has taken them over.
 void NameView::show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const {
   given_by = part.node;
   for (const Part& by : parts_) {
@@ -399,7 +399,7 @@ Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) c
   return successors_here(part->ordinal, std::move(*row));
 }
 
-// Whether directories may consist of others after it.
+// Whether classes of directories may have other members after the batch.
 Result<bool> NameView::changes_directories(const Batch& batch, const Part& part) const {
   const bool spoken_of = std::ranges::any_of(parts_, [&part](const Part& by) {
     return by.node != part.node && by.statements->speaks_of(part.node, part.statements->seen(by.node));
@@ -416,7 +416,7 @@ Result<bool> NameView::changes_directories(const Batch& batch, const Part& part)
     const auto* name = std::get_if<NameRecord>(&record);
     const auto* gone = std::get_if<UnnameRecord>(&record);
     if (name == nullptr && gone == nullptr) continue;
-    if (spoken_of) return true;  // a directory may be hidden for want of names
+    if (spoken_of) return true;  // a directory in which no name is left may become hidden
     KVC_ASSIGN(const bool changes, is_one(name != nullptr ? name->child : gone->child));
     if (changes) return true;
     if (name == nullptr) continue;

@@ -1,10 +1,10 @@
 // The names of a volume as its clients see them: the parts of all nodes put together (store/FORMAT.md, "Several nodes"). A function of
-// how far each part was read, and of nothing else; but for leased names, which are seen where no part has anything under them. On a volume with
+// how far each part was read, and of nothing else; except for leased names, which are seen where no part has anything under them. On a volume with
 // one node it is that node's index.
 //
-// Ids are those of this mount. A directory goes by the id of its class (directory_classes.h). Reads of indexes, which are in memory, and
-// no other I/O. Const members may be called from any thread, beside each other; the others, and changes of the parts (batches that are
-// applied to their indexes and statements), not beside anything: the caller has a lock for that.
+// Ids are those of this mount. A directory goes by the id of its class (directory_classes.h). Does no I/O but reads of indexes, which are in
+// memory. Const members may be called from any thread at once. The others, and changes of the parts (batches applied to their indexes and
+// statements), need exclusive access: the caller has a lock for that.
 #pragma once
 
 #include <cstddef>
@@ -27,85 +27,85 @@
 
 namespace kvcachefs {
 
-// What a client here took of peers.
+// How statements_of_removal() is to state what a client here took of peers' names.
 struct PeersRemoval {
-  // What was found out of directories of peers. Each is looked through once for all names that go at once.
+  // What was found out about directories of peers. Each is searched once for all names that go at the same time.
   struct SpokenOf {
     std::unordered_set<ObjectId> said, kept;
   };
-  const std::vector<ObjectId>* children = nullptr;  // of the name: of no other is anything said. Null: of each
-  std::function<bool(ObjectId child, std::string_view name)> is_taken = {};  // other names that clients here took, and of which nothing was said yet
-  size_t most = SIZE_MAX;         // records, about; what is left over is said the next time
-  SpokenOf* spoken_of = nullptr;  // null: as of now
+  const std::vector<ObjectId>* children = nullptr;  // children of the name that statements are made about. Null: all of them
+  std::function<bool(ObjectId child, std::string_view name)> is_taken = {};  // other names that clients here took, and about which no statement was made yet
+  size_t most = SIZE_MAX;         // about so many records; the rest is stated the next time
+  SpokenOf* spoken_of = nullptr;  // null: nothing is remembered between calls
 };
 
 class NameView {
  public:
-  // `shared`: there may be peers. Else nothing is remembered of directories.
+  // `shared`: there may be peers. If false nothing is remembered of directories.
   NameView(Part own, DirectoryClasses& classes, bool shared = true);
 
-  // Whether this node has a journaled name of its own still, by what was done since. What peers say of its names is done when it is read, and they
-  // are hidden by that alone: a directory in which there is a name that its journal does not tell yet stays, whatever was said of it. Where nothing
-  // is told here they are hidden by what was said, as those of peers.
+  // Tells whether this node still has a journaled name of its own, after all that was done since. With it, statements of peers about own names are
+  // carried out when they are read, and only that hides the names: a directory that holds a name not journaled yet stays, whatever the statements say.
+  // Without it statements hide own names as they hide those of peers.
   using OwnHas = std::function<Result<bool>(ObjectId directory, const NameEntry& entry)>;
   void tell_own_names(OwnHas own_has) { own_has_ = std::move(own_has); }
 
-  // The parts of all others. Which directories are one is worked out anew.
+  // Sets the parts of all others. The classes of directories are worked out anew.
   void set_peers(std::vector<Part> peers);
-  // `work` applies the batch to the part of this ordinal.
+  // Runs `work`, which applies the batch to the part with this ordinal.
   Status change(uint32_t ordinal, const Batch& batch, const std::function<Status()>& work);
   bool is_alone() const { return parts_.size() == 1; }
   size_t nodes() const { return parts_.size(); }
   const Part& own() const { return parts_.front(); }
   std::optional<uint32_t> ordinal_of(std::string_view node) const;
-  const Part* peer(uint32_t ordinal) const { return part_of(ObjectId::make(ordinal, 0, 0)); }  // null: it is not known
+  const Part* peer(uint32_t ordinal) const { return part_of(ObjectId::make(ordinal, 0, 0)); }  // null: not known
 
-  // `directory`: where it is not known (it was not looked up since it was dropped for want of room) one of this node has what this node
-  // gave it, and one of a peer is kStale; kNotFound if it is gone.
+  // If the view does not know `directory` (dropped for want of room, and not looked up since): a directory of this node has the names that this
+  // node gave in it, one of a peer is kStale; kNotFound if it is gone.
   Result<std::optional<NameEntry>> find_name(ObjectId directory, std::string_view name) const;
-  // The same as if this node had nothing under the name.
+  // The same, as if this node had nothing under the name.
   Result<std::optional<NameEntry>> find_name_of_peers(ObjectId directory, std::string_view name) const;
-  // Names with cookie > `after`, ascending, about `limit` of them; names of equal cookie are never split. The ids of directories are
-  // those that a lookup would give.
+  // Names with cookie > `after`, ascending, about `limit` of them; names of equal cookie are never split. Directories have the ids
+  // that a lookup would give.
   Result<std::vector<NameEntry>> list(ObjectId directory, uint64_t after, size_t limit) const;
   Result<bool> is_empty(ObjectId directory) const;
-  // With the attributes that others gave it. The place's extent has the ordinal of its node.
+  // With the attributes that other nodes gave the object. The extent of the place has its node's ordinal.
   Result<std::optional<ObjectRecord>> find_object(ObjectId id) const;
   Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const;
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const;
 
-  // This node made the directory there, or moved it there, which its index does not tell yet; until DirectoryClasses::release(). What peers have
-  // under the path is gone for clients, and is said to be with the next batch.
+  // Call when this node made the directory there, or moved it there, and its index does not tell that yet; holds until DirectoryClasses::release().
+  // What peers have under the path is gone for clients; the next batch states that.
   void hold_new(ObjectId parent, std::string_view name, ObjectId id);
 
-  // Which directories of the nodes it consists of.
+  // The directories, one for each node that has it, of which this one consists.
   Result<std::vector<ObjectId>> members(ObjectId directory) const;
-  // Whether nodes other than this one have a part in it.
+  // Whether a node other than this one has a member in it.
   Result<bool> has_foreign_member(ObjectId directory) const;
   Result<std::optional<ObjectId>> own_member(ObjectId directory) const;
 
   // One node's child of a name.
   struct Binding {
-    ObjectId directory;  // that node's
+    ObjectId directory;  // in that node's part
     NameEntry entry;
-    bool hidden = false;  // somebody removed it, and its node has not answered yet
+    bool hidden = false;  // a statement removed it, and its node has not answered yet
   };
   Result<std::vector<Binding>> bindings(ObjectId directory, std::string_view name) const;
 
   LeasedNames& leased() { return leased_; }
   const LeasedNames& leased() const { return leased_; }
-  // Whether the peer has this name still, and nobody removed it. In its ids.
+  // Whether the peer still has this name, and no statement removed it. In the peer's ids.
   Result<bool> has_name(uint32_t ordinal, const UnnameRecord& name) const;
-  // Children of leased names, by the directories of all nodes that are one with theirs, and by name. Of leases of which that is not known under
-  // no directory. Costs as much as there are leases.
+  // Children of leased names, by every directory of any node that is in one class with theirs, and by name. A lease whose class is not known is
+  // also under the invalid id. Costs as much as there are leases.
   using LeasedPlaces = std::unordered_map<ObjectId, std::unordered_multimap<std::string, ObjectId>>;
   LeasedPlaces leased_places() const;
 
-  // What this node says when it removes or replaces a name: for every peer's child of it what is left of its names first, be it that others
-  // said so before. Nothing of a directory in which there is a name that clients see: it was made there after they removed the directory,
-  // and that stays with it.
+  // The records that this node journals when it removes or replaces a name: for every peer's child of it, first one for each of the names left in the
+  // child, even if others have stated the same. None for a directory that holds a name clients see: that was made after the removal, and the
+  // directory stays with it.
   Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name, const PeersRemoval& removal = {}) const;
-  // Directories that this node has to make before it gives a name below `directory`: the upper ones first; none if it has it.
+  // Directories that this node has to make before it gives a name below `directory`, upper ones first; none if it has that directory.
   struct Level {
     ObjectId directory, parent;
     std::string name;
@@ -116,7 +116,7 @@ class NameView {
  private:
   struct Live {
     const Part* part;
-    ObjectId directory;  // in its own ids, as `entry`
+    ObjectId directory;  // in the ids of that part, like `entry`
     NameEntry entry;
   };
   using Read = Result<std::optional<ObjectRecord>> (Index::*)(ObjectId) const;

@@ -21,7 +21,7 @@ namespace view_test {
 
 constexpr ObjectId id(uint64_t number) { return ObjectId::make(0, 1, number); }
 
-// Node "b", which looks; "a" has ordinal 4, "c" has 2.
+// Node "b" looks; "a" has ordinal 4, "c" has 2.
 class ViewTest : public ::testing::Test {
  protected:
   enum Who : size_t { kA, kB, kC };
@@ -60,7 +60,7 @@ class ViewTest : public ::testing::Test {
   static StatementRecord gone(const std::string& node, ObjectId parent, const std::string& name, ObjectId child) {
     return {node, {}, UnnameRecord{parent, name, child, false}};
   }
-  // What this node says when a client removes `name`, and took those others before.
+  // The statements of this node when a client removes `name`, after it removed those others.
   std::vector<Record> removal(ObjectId directory, std::string_view name, const std::set<std::string>& taken = {}) {
     PeersRemoval removal;
     removal.is_taken = [&](ObjectId, std::string_view other) { return taken.contains(std::string(other)); };
@@ -327,7 +327,7 @@ TEST_F(ViewTest, LevelsThatThisNodeLacksAreTold) {
   EXPECT_TRUE(view_.levels_to_make(kRootId)->empty());
 }
 
-// A damaged volume: a tree that has no end.
+// A damaged volume: a tree without end.
 TEST_F(ViewTest, DirectoriesThatContainEachOtherEndNothing) {
   say(kA, {directory(id(5), 1), directory(id(6), 1), NameRecord{kRootId, "d", id(5)}, NameRecord{id(5), "e", id(6)},
            NameRecord{id(6), "f", id(5)}});

@@ -1,4 +1,4 @@
-// What this node has to journal of a change where peers have a part in it.
+// What this node has to journal of a change to names in which peers have a part.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -32,15 +32,15 @@ Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, 
   return records;
 }
 
-// What others said may be answered otherwise than what this node says, so it is said by this node, too. What they did not say, and no client
-// here took, is there.
+// Statements of other nodes may be answered differently from this node's, so this node makes its own even where others have made the same. A name
+// that no other node has removed, and no client here took, stays.
 Status NameView::state_removal(const Part& part, ObjectId directory, const NameEntry& entry, const PeersRemoval& removal,
                                std::vector<Record>& records) const {
   struct Entered {
     ObjectId parent;
     NameEntry entry;
-    bool hidden = false;  // from everybody, and so is all in it
-    bool kept = false;    // for there is something in it
+    bool hidden = false;  // hidden from everybody, and so is all in it
+    bool kept = false;    // a name in it stays
   };
   const auto state = [&](ObjectId parent, const NameEntry& each) {
     records.emplace_back(StatementRecord{part.node, {}, UnnameRecord{parent, each.name, each.child, false}});
@@ -89,7 +89,7 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
     } else if (gone && walk.enter(each->child)) {
       levels.push_back({parent, std::move(*each), is_hidden_here});
     } else {
-      levels.back().kept = true;  // and of what clients took in it is spoken here: by its own name the directory is not found any more
+      levels.back().kept = true;  // it stays; names that clients took in it are stated here, for later it is not found by its own name
     }
   }
   return {};

@@ -14,7 +14,7 @@ namespace {
 
 uint64_t bytes_of(const Place& place) { return align_up(place.length, kBlockBytes); }
 
-// The reclaimer looks at the pack once more: no range of it is dead by this.
+// Makes the reclaimer look at the pack once more; the entry itself counts no dead bytes.
 FreedPlace look_at(ExtentId pack) { return {ObjectId{}, Place{PlaceKind::kPacked, pack, 0, 0}}; }
 
 std::unordered_map<ExtentId, uint64_t> bytes_by_extent(const std::vector<FreedPlace>& places) {
@@ -48,7 +48,7 @@ uint64_t drop_reclaimed(std::vector<FreedPlace>& places, const Index& index, con
 }
 
 // A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as
-// dead, but for those that are to be looked at again.
+// dead, except those in `places`, which the reclaimer will look at.
 std::unordered_map<ExtentId, uint64_t> find_unpunched(const std::vector<FreedPlace>& places, const Index& index,
                                                       const DeadSpace::ExtentInfo& info_of) {
   const std::unordered_map<ExtentId, uint64_t> in_hand = bytes_by_extent(places);
@@ -60,7 +60,7 @@ std::unordered_map<ExtentId, uint64_t> find_unpunched(const std::vector<FreedPla
   });
   if (!status) log::error("index: {}", status.error().message);
   for (ExtentId id : packs) {
-    auto usage = index.find_extent(id);  // the scan sees what is committed only
+    auto usage = index.find_extent(id);  // the scan shows committed rows only
     if (!usage || !*usage) continue;
     auto info = info_of(id, PlaceKind::kPacked);
     if (!info) continue;

@@ -1,4 +1,4 @@
-// Files of the volume that no record names, and what was set aside for them.
+// Removal of files on the volume that no record names, and of the space reserved for them.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace kvcachefs {
 
 class Extents;
 
-// Thread-safe. To be used with any lock held: the thread that runs the queue removes the file, which may block.
+// Thread-safe. May be called with any lock held: the thread that runs the queue removes the file, which may block.
 class Discards {
  public:
   struct Parts {
@@ -23,8 +23,8 @@ class Discards {
   };
   explicit Discards(Parts parts) : parts_(parts) {}
 
-  // What was reserved comes back once the file is gone; it counts as reclaimable from now on. A file that cannot be removed is dead space, of
-  // as much as was reserved, and tried again with that. (Raw files count as what they take, until they are gone: RawSpace.)
+  // Removes the file later. The reservation is released once the file is gone; from now on it counts as reclaimable. A file that cannot be removed
+  // becomes dead space of that size, and is tried again as such. (Raw files count with their blocks until they are gone: RawSpace.)
   void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
 
  private:

@@ -1,4 +1,4 @@
-// Files that nobody needs, and what of the capacity they keep until they are gone.
+// Files that nobody needs, and the capacity that they keep until they are gone.
 #include "store/space/discards.h"
 
 #include <cerrno>
@@ -15,7 +15,7 @@ namespace discards_test {
 
 class DiscardsTest : public ::testing::Test {
  protected:
-  // A file for which so much of the capacity is set aside.
+  // A file for which so much of the capacity is reserved.
   ExtentId make(uint64_t reserved_bytes) {
     auto made = extents.make(PlaceKind::kSolo);
     EXPECT_TRUE(made) << made.error().message;
@@ -24,7 +24,7 @@ class DiscardsTest : public ::testing::Test {
   }
   bool is_there(ExtentId id) { return extents.info(id, PlaceKind::kSolo).has_value(); }
 
-  int refusal = 0;  // of removals
+  int refusal = 0;  // errno of removals
   std::shared_ptr<Volume> volume = make_fault_volume(make_sim_volume(), [this](const VolumeCall& call) {
     return call.kind == VolumeCall::Kind::kRemoveFile ? Fault{.sys_errno = refusal} : Fault{};
   });

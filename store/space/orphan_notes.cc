@@ -16,7 +16,7 @@ void OrphanNotes::take_leftovers(const Index& index) {
 }
 
 void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, bool ends) {
-  constexpr size_t kMostExtents = 32 * 1024;  // then their epochs are listed
+  constexpr size_t kMostExtents = 32 * 1024;  // if there are more, their epochs are listed instead
   changed_ = false;
   Leftovers left;
   left.swept_epoch = swept_epoch_;

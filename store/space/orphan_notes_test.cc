@@ -17,7 +17,7 @@ FreedPlace freed(ExtentId extent, PlaceKind kind, uint64_t length = kMiB) { retu
 
 class OrphanNotesTest : public ::testing::Test {
  protected:
-  // As a start does, from an index that remembers `extents`.
+  // Like a start, from an index that remembers `extents`.
   void start(std::vector<Leftovers::Extent> extents = {}, bool in_packs = false) {
     index_.leftovers_told = Leftovers{kSweptEpoch, in_packs, std::move(extents)};
     notes_.take_leftovers(index_);
@@ -53,7 +53,7 @@ TEST_F(OrphanNotesTest, WhatIsNotSweptIsRememberedFromLifeToLife) {
   EXPECT_EQ(told().extents.size(), 1u) << "looked at, and not removed";
 }
 
-// An unclean end is followed by a look at all epochs; a clean one tells by name what it had to leave.
+// After an unclean end all epochs are looked at; a clean end names what it had to leave.
 TEST_F(OrphanNotesTest, ACleanEndNamesWhatItLeavesOfItsOwnEpoch) {
   const ExtentId own{kSweptEpoch + 1, 3};
   start();

@@ -8,7 +8,7 @@ namespace kvcachefs {
 
 namespace {
 
-// An entry of the file's map of extents is 12 to 16 bytes, in nodes that may be a quarter full. Writes of 64 KiB are seldom torn.
+// An entry of the file's extent map takes 12 to 16 bytes, in nodes that may be a quarter full. Writes of 64 KiB are seldom split.
 constexpr uint64_t kMapEntryBytes = 64;
 constexpr uint64_t kPieceBytes = 64 * kKiB;
 
@@ -30,7 +30,7 @@ std::optional<RawSpace::Claim> RawSpace::claim(ExtentId id, const FilePtr& file,
     return claim;
   };
   if (auto claim = take(bytes)) return claim;
-  measure_changed();  // overwriting was taken for more than it took
+  measure_changed();  // overwrites were counted with more than they took
   if (auto claim = take(bytes)) return claim;
   auto there = file->allocated_in(first, bytes);
   return take(bytes - std::min(bytes, there ? *there : 0));
@@ -53,9 +53,9 @@ uint64_t RawSpace::ended_of(ExtentId id) {
   return found == entries_.end() ? 0 : found->second.ended_bytes;
 }
 
-// What had ended before `info` was asked for is in it.
+// `ended_before`: bytes of the operations that ended before `info` was read, which it therefore includes.
 void RawSpace::note(ExtentId id, const FileInfo& info, uint64_t ended_before) {
-  FilePtr dropped;  // closed after the lock is given up
+  FilePtr dropped;  // closed after the lock is released
   std::lock_guard lock(mutex_);
   Entry& entry = entries_[id];
   const uint64_t before = entry.counted();

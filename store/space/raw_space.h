@@ -1,5 +1,5 @@
-// What raw files take of the volume. They are sparse and written in place, so only the file system knows what a write will
-// allocate: the most that it can is set aside before it, and the file is measured after it (invariant 8).
+// How much of the volume raw files take. They are sparse and written in place, so only the file system knows what a write will
+// allocate: the most that it can allocate is reserved before it, and the file is measured after it (invariant 8).
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class RawSpace {
   // `blocks_lag`: see VolumeFeatures.
   RawSpace(Space& space, bool blocks_lag) : space_(space), blocks_lag_(blocks_lag) {}
 
-  // Room set aside for one operation on a raw file; counted as the file's when it is destroyed, after the operation ended.
+  // Room reserved for one operation on a raw file. Destroy it after the operation ended: then the room counts as the file's.
   class Claim {
    public:
     Claim() = default;
@@ -51,33 +51,33 @@ class RawSpace {
     uint64_t data_bytes_ = 0, map_bytes_ = 0;
   };
 
-  // For writing or allocating [offset, offset + length). Nothing: it does not fit. Where there is plenty of room it looks at
-  // nothing; else it blocks, for files are measured, and this one's map is looked at: what has blocks takes no more.
+  // For writing or allocating [offset, offset + length). nullopt: it does not fit. With plenty of room it does no I/O; else
+  // it blocks: it measures files, and looks at this file's map, for ranges that have blocks need no more.
   std::optional<Claim> claim(ExtentId id, const FilePtr& file, uint64_t offset, uint64_t length);
 
-  // Measures one file, after something of it was given back or allocated. Blocks.
+  // Measures one file, after some of its space was given back or allocated. Blocks.
   void measure(ExtentId id, File& file);
-  // Measures those on which operations ended since. Blocks where any did.
+  // Measures the files on which operations ended since they were measured. Blocks if there are any.
   void measure_changed();
-  // Measures `ids` and all files known here; `info` looks one up, one that is not there is forgotten. Blocks.
+  // Measures `ids` and all files known here. `info` looks a file up; a file that is not there is forgotten. Blocks.
   void measure_all(std::vector<ExtentId> ids, const std::function<Result<FileInfo>(ExtentId)>& info);
 
-  // Around a sync of everything: what delayed allocation adds to a file is in what is measured after it.
+  // Call before and after a sync of everything: measuring after it includes the blocks that delayed allocation adds.
   void sync_begins();
   void synced();
 
-  // Sizes of one file are changed one after the other, so that grow() never shortens it. Block.
+  // Size changes are made one at a time, so that grow() never shortens a file. These two block.
   Status set_size(File& file, uint64_t size_bytes);
-  // XFS allocates ahead of appends, up to gigabytes, but not ahead of writes below the end.
+  // Instead of allocating: XFS allocates ahead of appends, up to gigabytes, but not ahead of writes below the end.
   Status grow(File& file, uint64_t size_bytes);
 
  private:
   struct Entry {
-    FilePtr file;                // while operations ended on it since it was measured
+    FilePtr file;                // set while operations ended on it since it was measured
     uint64_t measured_bytes = 0;
     uint64_t ended_bytes = 0;    // data of all operations that ended
-    uint64_t told_bytes = 0;     // ... of which what is measured tells
-    uint64_t map_bytes = 0;      // what operations may have added to the map of the file
+    uint64_t told_bytes = 0;     // part of ended_bytes that measured_bytes includes
+    uint64_t map_bytes = 0;      // how much operations may have grown the file's map
     uint64_t synced_map_bytes = 0;
     uint64_t ended_at_sync = 0, map_at_sync = 0;
     uint64_t counted() const { return measured_bytes + (ended_bytes - told_bytes) + (map_bytes - synced_map_bytes); }
@@ -88,7 +88,7 @@ class RawSpace {
 
   Space& space_;
   const bool blocks_lag_;
-  Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf but for Space's
+  Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf, but for the mutex of Space
   std::unordered_map<ExtentId, Entry> entries_;
   LeafMutex size_mutex_;  // a leaf, held over changes of the size of one file
 };

@@ -8,10 +8,10 @@
 namespace kvcachefs {
 
 namespace {
-constexpr uint64_t kPageBytes = 8 * kKiB;  // of the index that one changed row makes it write anew: its leaf, and a share of the way to it
-constexpr uint64_t kRowTimes = 2;          // what a row takes in half-filled pages
+constexpr uint64_t kPageBytes = 8 * kKiB;  // of the index, written anew for one changed row: its leaf, and a share of the path to it
+constexpr uint64_t kRowTimes = 2;          // a row in half-filled pages takes so many times its bytes
 constexpr uint64_t kLeastJournalBytes = kMiB, kUsualJournalBytes = 64 * kMiB;
-constexpr uint64_t kLimitPart = 64;        // of the capacity that journals may take before a checkpoint
+constexpr uint64_t kLimitPart = 64;        // the part of the capacity that journals may take before a checkpoint
 }  // namespace
 
 RecordSpace::RecordSpace(Space& space, uint64_t memory_bytes)
@@ -34,7 +34,7 @@ void RecordSpace::tell() {
   const Measured& m = measured_;
   const uint64_t accepted = accepted_bytes_ + taken_bytes_ + awaiting_body_bytes_;
   const uint64_t journals = std::max(m.journal_bytes + accepted, most_journal());
-  // The next checkpoint has no more than the last and the journals since, nor than the index.
+  // The next checkpoint is no larger than the last one plus the journals since, and no larger than the index.
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
   const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
   space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes + peers_bytes_,
@@ -77,7 +77,7 @@ void RecordSpace::settle(uint64_t taken, bool journaled) {
   std::lock_guard lock(mutex_);
   taken_bytes_ -= taken;
   if (!journaled) accepted_bytes_ += taken;
-  written_ = true;  // also where it failed: those that wait hear of it
+  written_ = true;  // also on failure: waiting calls have to notice it
   tell();
 }
 
@@ -95,7 +95,7 @@ void RecordSpace::body_came(uint64_t bytes) {
 
 void RecordSpace::appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records) {
   std::lock_guard lock(mutex_);
-  if (appended_bytes > measured_.appended_bytes) {  // else it was measured with it
+  if (appended_bytes > measured_.appended_bytes) {  // else measured() has counted it already
     measured_.journal_bytes += appended_bytes - measured_.appended_bytes;
     measured_.appended_bytes = appended_bytes;
   }

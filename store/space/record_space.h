@@ -1,6 +1,6 @@
-// What journals, checkpoints and the index take of the volume, and what they will take for changes of names and attributes that
-// were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them all: their bytes on the volume
-// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without a thread or a lock.
+// Space that journals, checkpoints and the index take on the volume, and will take for changes of names and attributes that
+// were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them together: their bytes on the volume
+// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without holding a thread or a lock.
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@
 
 namespace kvcachefs {
 
-// Bytes of extended attributes that are in RAM alone: of one object, until the journal has them or the object is gone. Not thread-safe.
+// Bytes of one object's extended attributes that are in RAM alone, until the journal has them or the object is gone. Not thread-safe.
 class UnjournaledXattrs {
  public:
   UnjournaledXattrs() = default;
@@ -36,60 +36,60 @@ class UnjournaledXattrs {
 // Thread-safe.
 class RecordSpace {
  public:
-  // Of the extended attributes of all objects, as long as they are in RAM alone. Beside what is accepted, for those of a file that is open
-  // and was never flushed are in no record before its body is: nobody can wait for that.
+  // Bound for extended attributes of all objects while they are in RAM alone. Separate from accept(), for those of a file that is open
+  // and was never flushed are in no record before its body is: no call can wait for that.
   static constexpr uint64_t kMostXattrBytes = 64 * kMiB;
 
   RecordSpace(Space& space, uint64_t memory_bytes);
 
   struct Measured {
-    uint64_t journal_bytes = 0;     // all of them
-    uint64_t appended_bytes = 0;    // to journals of this life, when that was measured: what is appended meanwhile comes on top
-    uint64_t checkpoint_bytes = 0;  // the newest
+    uint64_t journal_bytes = 0;     // of all journals
+    uint64_t appended_bytes = 0;    // appended to journals of this life by then; bytes appended later are added
+    uint64_t checkpoint_bytes = 0;  // of the newest
     uint64_t index_bytes = 0;
-    bool index_is_elsewhere = false;  // not on the volume: it takes nothing there
+    bool index_is_elsewhere = false;  // not on the volume, where it takes nothing then
     uint64_t reserve_bytes = 0;       // kept for the journal
   };
   void measured(const Measured& measured);
-  // What the indexes of other nodes take on the volume, which this node keeps there, and what they may take beside that once all that was read of
-  // the others is in them. Any thread; told apart from the rest, for they grow while nothing is stored here. `kept`: as Space::set_overhead() has it.
+  // The bytes that the indexes of other nodes, kept by this node, take on the volume, and those that they may take more once all that was read of
+  // the others is in them. Any thread; counted apart, for they grow while nothing is stored here. `kept`: as in Space::set_overhead().
   void set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept = false);
 
   // A change that takes about so many bytes of journal was accepted. Never refuses.
   void accept(uint64_t bytes);
-  // The committer takes all that was accepted; what it was is to be settled afterwards.
+  // The committer takes all accepted bytes, and calls settle() with them afterwards.
   uint64_t take();
   void settle(uint64_t taken, bool journaled);
-  // A batch of so many bytes is in the overlay of the index, and in the journal, to which `appended_bytes` were appended in this life.
+  // A batch of `bytes` is in the overlay of the index, and in the journal; in this life `appended_bytes` were appended to journals so far.
   void appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records);
-  // Sets bytes aside that were accepted for the record of a new file, which is made when its body comes. Calls do not wait for that: the
-  // file may be open for days. body_came() ends it, also where the file was removed instead.
+  // Reserves bytes that were accepted for the record of a new file, which is made when its body comes. Calls do not wait for these bytes: the
+  // file may be open for days. body_came() ends it, also if the file was removed instead.
   void await_body(uint64_t bytes);
   void body_came(uint64_t bytes);
-  // The attributes of an object, which is locked, come to `bytes` now, and are not journaled yet.
+  // The attributes of an object now take `bytes`, and are not journaled yet. The object is locked.
   void keep_xattrs(UnjournaledXattrs& of, uint64_t bytes);
   bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
   // Runs `retry` soon: when something was written, or a second later.
   void wait_for_xattrs(std::move_only_function<void()> retry);
   std::vector<std::move_only_function<void()>> take_waiting_for_xattrs();
-  // Around a commit of the index: what was in its overlay when that began has left it.
+  // Call before and after a commit of the index, which empties the overlay of what was in it when the commit began.
   void index_commit_begins();
   void index_committed();
 
-  // Size of all journals at which a checkpoint takes their place. Counted as used from the beginning, so that removals, which
-  // free nothing before they are journaled, never lack it.
+  // The size of all journals at which a checkpoint replaces them. It counts as used from the beginning, so that removals, which
+  // free nothing before they are journaled, never lack room.
   uint64_t most_journal_bytes() const;
   bool wants_checkpoint() const;
   bool wants_index_commit() const;
 
-  // So much is accepted or waits for the index that further changes are to wait.
+  // So much is accepted or waits for the index that further changes should wait.
   bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
-  // Further still: also what gives room back is to wait.
+  // So much more that calls which give room back should wait, too.
   bool overcrowded() const;
   uint64_t accepted_bytes() const;
-  // Runs `retry` when something was written since; not before this returned. The caller looks at crowded() again.
+  // Runs `retry` once something was written after this call; never before this returns. The caller then checks crowded() again.
   void wait(std::move_only_function<void()> retry);
-  // Those to be run now; with `all` also where nothing was written.
+  // The calls to be run now; with `all`, even if nothing was written.
   std::vector<std::move_only_function<void()>> take_waiting(bool all = false);
 
  private:
@@ -99,16 +99,16 @@ class RecordSpace {
 
   Space& space_;
   const uint64_t most_accepted_bytes_, most_overlay_bytes_;
-  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf but for Space's
+  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf, but for the mutex of Space
   Measured measured_;
-  uint64_t accepted_bytes_ = 0;  // and not taken
-  uint64_t taken_bytes_ = 0;     // and not settled
+  uint64_t accepted_bytes_ = 0;  // and not taken yet
+  uint64_t taken_bytes_ = 0;     // and not settled yet
   uint64_t awaiting_body_bytes_ = 0;
   uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
   uint64_t peers_bytes_ = 0, peers_ahead_bytes_ = 0;
   bool peers_ahead_is_kept_ = false;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
-  bool written_ = false;  // since those who wait began
+  bool written_ = false;  // since the first waiting call began to wait
   std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;
   std::atomic<bool> crowded_{false};
   const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);

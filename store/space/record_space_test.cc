@@ -52,7 +52,7 @@ TEST_F(RecordSpaceTest, AttributesCountUntilTheyAreJournaledOrTheirObjectIsGone)
     UnjournaledXattrs second;
     records_.keep_xattrs(first, kMost / 2);
     records_.keep_xattrs(second, 1);
-    records_.keep_xattrs(second, kMost / 2 - 100);  // of the same object: all of them
+    records_.keep_xattrs(second, kMost / 2 - 100);  // of the same object: its new total
     EXPECT_TRUE(records_.has_room_for_xattrs(100));
     EXPECT_FALSE(records_.has_room_for_xattrs(101));
   }
@@ -67,10 +67,10 @@ TEST_F(RecordSpaceTest, WhatIsAppendedWhileItIsMeasuredCountsOnce) {
   append(kMiB, 1);
   at_.appended_bytes = appended_;
   at_.journal_bytes = kMiB;
-  append(2 * kMiB, 1);  // after they were looked at
+  append(2 * kMiB, 1);  // after the journals were measured
   records_.measured(at_);
   EXPECT_EQ(space_.physical_bytes(), 3 * kMiB + at_.index_bytes);
-  at_.appended_bytes = at_.journal_bytes = appended_ + kMiB;  // the other way round: it is in the file, and nobody told yet
+  at_.appended_bytes = at_.journal_bytes = appended_ + kMiB;  // the other way round: it is in the file, and not told yet
   records_.measured(at_);
   EXPECT_EQ(space_.physical_bytes(), 4 * kMiB + at_.index_bytes);
   append(kMiB, 1);

@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Where blocks cannot be allocated without bytes: of a kind that no file system stores in less room.
+// Where blocks cannot be allocated without bytes: writes random bytes, which no file system stores in less room.
 Status write_noise(File& file, uint64_t from, uint64_t to) {
   std::array<std::byte, 64 << 10> noise;
   std::minstd_rand random(static_cast<uint32_t>(from) + 1);
@@ -18,7 +18,7 @@ Status write_noise(File& file, uint64_t from, uint64_t to) {
     const std::span<const std::byte> pieces[] = {std::span(noise).first(std::min<uint64_t>(noise.size(), to - at))};
     KVC_TRY(file.write(pieces, at));
   }
-  return file.sync_data();  // on a network only then is it known whether there is room
+  return file.sync_data();  // a network file system reports only then whether there is room
 }
 
 }  // namespace
@@ -38,7 +38,7 @@ bool Reserve::give(uint64_t bytes) {
     return true;
   }
   held_bytes_ = 0;  // refill() looks anew
-  return volume_->remove_file(path_).has_value();  // for which btrfs keeps room of its own, also at a quota: not for cutting
+  return volume_->remove_file(path_).has_value();  // btrfs keeps room of its own for removals, also at a quota, but not for truncation
 }
 
 Status Reserve::refill(uint64_t bytes, uint64_t available_bytes) {
@@ -47,7 +47,7 @@ Status Reserve::refill(uint64_t bytes, uint64_t available_bytes) {
   if (held >= bytes || available_bytes / kTimes < bytes - held) return {};
   std::lock_guard lock(mutex_);
   Status grown = grow_to(bytes);
-  if (!grown && held == 0) static_cast<void>(volume_->remove_file(path_));  // not of a size that says nothing
+  if (!grown && held == 0) static_cast<void>(volume_->remove_file(path_));  // leaves no file whose size says nothing
   return grown;
 }
 

@@ -107,7 +107,7 @@ TEST_F(ReserveTest, ThatFailsToGrowLeavesNothingAndIsTriedAgain) {
   EXPECT_EQ(reserve.held_bytes(), kBytes);
 }
 
-// As btrfs does at its quota: to cut a file takes room there.
+// Like btrfs at its quota: truncating a file takes room there.
 TEST_F(ReserveTest, ThatCannotBeCutIsGivenUpWhole) {
   bool full = false;
   auto volume = make_fault_volume(disk_, [&](const VolumeCall& call) {

@@ -1,7 +1,7 @@
 // How much of the volume may be used. Space is reserved before bytes are accepted, so that nothing accepted meets a full
 // disk later (invariant 8).
-// Thread-safe: one leaf mutex, held for sums only, so that what goes from one count to another is never seen in both or in
-// neither: df falls by what was unlinked, whatever is being journaled at that moment.
+// Thread-safe: one leaf mutex, held for sums only, so that bytes that move from one count to another are never seen in both or in
+// neither: df falls by the size of an unlinked file, whatever is being journaled at that moment.
 #pragma once
 
 #include <algorithm>
@@ -20,51 +20,51 @@ namespace kvcachefs {
 
 class Space {
  public:
-  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone. Beside other nodes nothing more is
-  // reserved below a lower limit, before the claim is told anew (sink_claim(), set_claim()): all claims were made under the one before.
+  // `limit_bytes`: the capacity option; `keep_free_bytes` of the backing file system stay unused. Beside other nodes a lower limit allows no use beyond
+  // the present one until the claim is told anew (sink_claim(), set_claim()): all claims were made under the limit before.
   void configure(uint64_t limit_bytes, uint64_t keep_free_bytes);
-  // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts until its blocks were
+  // Reserves `bytes` for a body to come; false if they do not fit. Bytes being removed count as used until their blocks were
   // given back.
   bool try_reserve(uint64_t bytes);
-  // `low` is called when less than tell_below() is left free: once, until that is told again; without the lock of this, but any other
-  // may be held. Set before use.
+  // Sets the function called when less than tell_below() is left free: once, until tell_below() is called again; without this object's lock,
+  // but any other lock may be held. Set before use.
   void set_low_callback(std::function<void()> low) { low_ = std::move(low); }
   void tell_below(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     tell_below_bytes_ = bytes;
   }
 
-  // --- space_claim.cc: a volume that several nodes share has the capacity of all together, and of it a node uses no more than its claim
+  // --- space_claim.cc: on a volume that several nodes share the capacity is that of all, and a node uses no more of it than its claim
   void set_claim(uint64_t bytes);
-  uint64_t lower_claim(uint64_t bytes);  // or to used_bytes(), where that is more: what it is then
-  // Of the claim no more than that is used anew, until set_claim(): what comes back beyond it is for other nodes.
+  uint64_t lower_claim(uint64_t bytes);  // lowers the claim to `bytes`, or to used_bytes() if that is more; returns the claim
+  // Until set_claim() no more than `bytes` of the claim is used anew: space that comes back beyond it is for other nodes.
   void sink_claim(uint64_t bytes);
   bool claim_sinks() const;
-  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `lone_bytes`: so much
-  // this node can come to claim without others, for there are none; 0: there are.
+  // `unclaimed_bytes`: what no node claims, and this one could. `capacity_bytes`: of the volume, where other nodes tell less than the option.
+  // `lone_bytes`: what this node can come to claim because there are no others; 0: there are others.
   void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes);
-  // After that, by the clock, nothing can be reserved until this is called with a later time. The clock is set before use.
+  // After `until_ns`, by the claim clock, nothing can be reserved until this is called with a later time. Set the clock before use.
   void hold_claim_until(int64_t until_ns);
   void set_claim_clock(std::function<int64_t()> now_ns) { claim_now_ns_ = std::move(now_ns); }
   bool claim_has_lapsed() const;
-  // `low` is called when less than tell_claim_below() is left of the claim, as that of tell_below(); also where a call found no room.
+  // Like set_low_callback(), for less than tell_claim_below() left of the claim; also called where a call found no room.
   void set_claim_low_callback(std::function<void()> low) { claim_low_ = std::move(low); }
   void tell_claim_below(uint64_t bytes);
   uint64_t claim_bytes() const { return get(claim_bytes_); }
-  uint64_t take_lacking_bytes();  // of the largest reservation that did not fit since this was asked last; 0: all did
-  void note_lacking(uint64_t bytes);  // a call found less room than it takes, without reserving
-  // Everything on the volume, and what may come to be there by what was accepted here: what the claim has to cover, whatever the others have.
+  uint64_t take_lacking_bytes();  // how much the largest failed reservation since the last call lacked; 0: none failed
+  void note_lacking(uint64_t bytes);  // a call found less room than it needs, without reserving
+  // Bytes on the volume, and bytes that may come there for what was accepted here: the claim has to cover these, whatever others have.
   uint64_t used_bytes() const;
-  uint64_t wanted_bytes() const { return get(wanted_bytes_); }  // as set_overhead() told it
+  uint64_t wanted_bytes() const { return get(wanted_bytes_); }  // as given to set_overhead()
   uint64_t used_soon_bytes() const;  // both, without what comes back by itself
-  uint64_t backing_free_soon_bytes() const {  // what the file system has free, as far as it may be used, with what comes back
+  uint64_t backing_free_soon_bytes() const {  // usable free bytes of the file system, with what comes back
     std::lock_guard lock(mutex_);
     return backing_free_soon();
   }
 
-  // For who cannot wait for the claim to be raised: a node that is alone goes beyond its own, and claims that within a second.
+  // For callers that cannot wait for the claim to be raised: a node that is alone goes beyond its claim, and raises the claim within a second.
   bool reserve_at_once(uint64_t bytes);
-  // Also where they do not fit.
+  // Reserves even where the bytes do not fit.
   void reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     reserved_bytes_ += bytes;
@@ -73,7 +73,7 @@ class Space {
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= bytes;
   }
-  // The file system took nothing although it tells of room (no inodes, a quota): until it does, nothing can be reserved.
+  // The file system took nothing although it reports room (no inodes, a quota): until it does, nothing can be reserved.
   void set_refused(bool refused) {
     std::lock_guard lock(mutex_);
     refused_ = refused;
@@ -83,12 +83,12 @@ class Space {
     return room(usable_claim());
   }
 
-  // Something that is on the volume was removed, replaced or let go of: its space may come back. Told apart by number, so that
-  // what was waited for in vain is not waited for again. What was only reserved comes back without a wait, and is no hope.
+  // Counts events that a reclaim round could turn into free space: something on the volume was removed, replaced or let go of. A call waits for
+  // another round only if the count changed since a fruitless one. Released reservations are not counted: they need no reclaim.
   void hope() { hopes_.fetch_add(1); }
   uint64_t hopes() const { return hopes_; }
 
-  // As it was found at a start; dead bytes also as they grow by what was written in vain.
+  // As found at a start; dead bytes also change as bytes are written that no record will name.
   void set_live(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     live_bytes_ = bytes;
@@ -97,12 +97,12 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
-  void set_dead_that_stays(uint64_t bytes);  // of the dead bytes so many do not come back by themselves
-  // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
+  void set_dead_that_stays(uint64_t bytes);  // so many of the dead bytes do not come back by themselves
+  // Leftovers of earlier lives that no record names, until they are swept: they are on the volume, and come back by themselves.
   void set_orphaned(uint64_t bytes);
-  void set_kept(uint64_t bytes);  // no record names it, and it stays
-  // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h). `wanted_bytes` are for what
-  // can wait until they are claimed and reserved: they are wished and evicted for; `kept`: nothing else is reserved in them.
+  void set_kept(uint64_t bytes);  // no record names them, and they stay
+  // Bytes that journals, checkpoint and index take, and those that they may take for what was accepted (record_space.h). `wanted_bytes` can wait
+  // until they are claimed and reserved: the node wishes for them and evicts for them; `kept`: nothing else may be reserved in them.
   void set_overhead(uint64_t bytes, uint64_t ahead_bytes, uint64_t wanted_bytes = 0, bool kept = false) {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
@@ -114,31 +114,31 @@ class Space {
     std::lock_guard lock(mutex_);
     backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);
   }
-  // An operation on a raw file ended, for which `reserved_bytes` were set aside: the file counts `counted_bytes` more.
+  // An operation on a raw file ended, for which `reserved_bytes` were reserved: the file counts `counted_bytes` more.
   void raw_ended(uint64_t reserved_bytes, uint64_t counted_bytes);
-  // A raw file was measured: it counted `before_bytes` and counts `after_bytes` from here on.
+  // A raw file was measured: it counted `before_bytes`, and now counts `after_bytes`.
   void raw_measured(uint64_t before_bytes, uint64_t after_bytes);
 
-  // An object lost its last name: its bytes on the volume count as live until that is journaled, those of a body that is not
-  // there yet as reserved until nobody writes it any more.
+  // An object lost its last name: its bytes on the volume count as live until that is journaled; those of a body that is not
+  // written yet count as reserved until nobody writes it any more.
   void add_leaving(ObjectId object, uint64_t bytes);
   void remove_leaving(ObjectId object) {
     std::lock_guard lock(mutex_);
     forget_leaving(object);
   }
-  void release_leaving(ObjectId object, uint64_t reserved_bytes);  // the same, with what was set aside for it
-  // A batch was journaled: what was set aside for its bodies is on the volume and counts as live, and the places of `gave_up`
-  // (which may name objects that have a newer body) as dead.
+  void release_leaving(ObjectId object, uint64_t reserved_bytes);  // the same, and releases its reservation
+  // A batch was journaled: `consumed_bytes` reserved for its bodies are on the volume and count as live, and the places of `gave_up`
+  // (which may name objects that have a newer body) count as dead.
   void journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consumed_bytes, std::span<const ObjectId> gave_up);
-  // Of the dead bytes all but `dead_bytes` were given back to the backing file system.
+  // The dead bytes beyond `dead_bytes` were given back to the backing file system.
   void gave_back(uint64_t dead_bytes);
 
-  // The capacity: of the volume, where several nodes share it.
+  // The capacity; on a shared volume, that of the volume.
   uint64_t limit_bytes() const {
     std::lock_guard lock(mutex_);
     return limit();
   }
-  // Of it what this node may use, or may come to use without others.
+  // The part of it that this node may use, or may come to use without asking others.
   uint64_t own_limit_bytes() const;
   uint64_t reserved_bytes() const { return get(reserved_bytes_); }
   uint64_t live_bytes() const { return get(live_bytes_); }
@@ -149,12 +149,12 @@ class Space {
     std::lock_guard lock(mutex_);
     return physical();
   }
-  // What df shows as free: space that comes back by itself counts as free at once, and so does what no node claims.
+  // Free bytes as df shows them: includes space that comes back by itself, and what no node claims.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
     return free(sum(own_bytes(), unclaimed_bytes_));
   }
-  // The same of own_limit_bytes().
+  // The free part of own_limit_bytes().
   uint64_t own_free_bytes() const;
 
  private:

@@ -1,4 +1,4 @@
-// A claim on the capacity of a volume that several nodes share, as Space is held to it.
+// A node's claim on the capacity of a volume that several nodes share, as it limits Space.
 #include <algorithm>
 #include <mutex>
 #include <utility>

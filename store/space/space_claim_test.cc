@@ -133,7 +133,7 @@ TEST_F(SpaceClaimTest, AClaimIsNotLoweredBelowWhatIsUsed) {
   EXPECT_EQ(space_.lower_claim(5 * kMiB), 5 * kMiB);
 }
 
-// What can wait for its claim does not raise it unasked, and no call waits for that.
+// Bytes that can wait for the claim do not raise it by themselves, and no call waits for them.
 TEST_F(SpaceClaimTest, WhatIsWantedHoldsNoClaim) {
   space_.set_claim(10 * kMiB);
   space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);

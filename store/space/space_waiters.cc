@@ -8,7 +8,7 @@ namespace kvcachefs {
 
 bool SpaceWaiters::wait(Turn& turn, Retry retry) {
   constexpr int kMaxRounds = 16;  // others may take what comes back
-  constexpr int kSlowRounds = 3;  // of those that take long, for the volume takes no records perhaps, fewer
+  constexpr int kSlowRounds = 3;  // of slow rounds fewer: perhaps the volume takes no records
   constexpr int64_t kLongNs = 20'000'000'000;
   const int64_t now_ns = clock_.monotonic_ns();
   const bool more = may_make_more_ && may_make_more_();

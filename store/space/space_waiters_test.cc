@@ -13,7 +13,7 @@ namespace space_waiters_test {
 class SpaceWaitersTest : public ::testing::Test {
  protected:
   void SetUp() override { space_.configure(kMiB, 0); }
-  // Takes `bytes` of the space, or tells that they do not fit.
+  // Takes `bytes` of the space, or returns that they do not fit.
   std::move_only_function<Status()> take(uint64_t bytes) {
     return [this, bytes]() -> Status {
       ++attempts_;
@@ -54,7 +54,7 @@ TEST_F(SpaceWaitersTest, WhereMoreCanBeMadeCallsWaitThoughNothingWasGivenBack) {
   EXPECT_FALSE(answers_[0]);
 }
 
-// As where no record can be written, and each round waits for that in vain.
+// As if no record can be written, and each round waits for that and fails.
 TEST_F(SpaceWaitersTest, RoundsThatTakeLongAreFewer) {
   space_.reserve(kMiB);
   waiters_.set_source([] { return true; });
@@ -70,7 +70,7 @@ TEST_F(SpaceWaitersTest, RoundsThatTakeLongAreFewer) {
   EXPECT_EQ(answers_[0].error().code, Code::kNoSpace);
 }
 
-// A daemon that was stopped has let nobody wait meanwhile.
+// While a daemon is stopped, the time does not count for waiting calls.
 TEST_F(SpaceWaitersTest, WhileTheProcessStoodStillNobodyWaited) {
   constexpr int64_t kSecondNs = 1'000'000'000;
   RunningClock running(clock_);
@@ -100,7 +100,7 @@ TEST_F(SpaceWaitersTest, HowLongCallsWaitedIsCounted) {
   waiters_.with_room(take(kMiB), note());
   clock_.advance_ns(100);
   auto round = waiters_.begin_round();
-  waiters_.end_round(*round, true);  // another took it
+  waiters_.end_round(*round, true);  // another call took it
   waiters_.with_room(take(kMiB), note());
   clock_.advance_ns(50);
   round = waiters_.begin_round();
@@ -169,7 +169,7 @@ TEST_F(SpaceWaitersTest, ARoundThatWasUnderWayIsNotEnough) {
   waiters_.with_room(take(1), note());
   auto first = waiters_.begin_round();
   ASSERT_TRUE(first);
-  waiters_.with_room(take(2), note());  // what it needs may have died after that round looked
+  waiters_.with_room(take(2), note());  // its space may have died after that round looked
   waiters_.end_round(*first, true);
   EXPECT_EQ(attempts_, 3) << "the first one only tried again";
   EXPECT_EQ(waiters_.count(), 2u);

@@ -7,7 +7,7 @@ namespace {
 
 bool is_in_an_extent(const Place& place) { return place.kind != PlaceKind::kNone && place.kind != PlaceKind::kInline; }
 
-// Only the last one can be given up; the one before it, where the batches that give it up and name the last are read one after the other.
+// Only the last heir can be given up, or the one before it: the batch that gives that one up and the one that names the last are read in turn.
 constexpr size_t kMostHeirs = 2;
 
 ObjectId id_of_its_node(ObjectId here) { return ObjectId::make(0, here.epoch(), here.number()); }
@@ -15,7 +15,7 @@ ObjectId id_of_its_node(ObjectId here) { return ObjectId::make(0, here.epoch(), 
 }  // namespace
 
 void GivenUpObjects::add(ObjectId id, const Place& place) {
-  if (!objects_.try_emplace(id, Object{place, {}}).second) return;  // what is read is what was read first
+  if (!objects_.try_emplace(id, Object{place, {}}).second) return;  // the body being read is the first one noted
   if (is_in_an_extent(place)) by_place_.emplace(Where{place.extent, place.offset}, id);
 }
 

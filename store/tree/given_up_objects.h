@@ -1,8 +1,8 @@
-// Objects of peers that their nodes have given up, or given another body, while they were in use here. As long as they are read, the node
-// that has their bytes is told so, and does not give the bytes back. It knows these by the object that had the place last: where a newer
-// object has got the place of one that is read here (the same bytes were stored again), that is told, too.
+// Objects of peers that were in use here when their nodes gave them up or gave them another body. While they are read here the node
+// that has their bytes is told so (ACKS), and does not give the bytes back. That node knows a place by the object that had it last: if a newer
+// object got the place of one that is read here (the same bytes were stored again), ACKS name the newer one, too.
 //
-// No lock of its own: under that of the Tree.
+// No lock of its own: the caller holds the Tree's lock.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,14 @@ class GivenUpObjects {
  public:
   using IsRead = std::function<bool(ObjectId)>;
 
-  // `place` is that of the body that is read here.
+  // `place`: of the body that is read here.
   void add(ObjectId id, const Place& place);
-  // A peer's journal says that the object has this place, which is told with the ordinal of the peer, as that of add().
+  // Call when a peer's journal gives the object this place, with the peer's ordinal in it, as in add().
   void has_place(ObjectId id, const Place& place);
   void forget_node(uint32_t ordinal);
-  // Of the node: what is read still, with what has its place now. In its ids, ascending; about `most`. What is not read any more is forgotten.
+  // The objects of that node that are still read, and those that have their places now. In its ids, ascending; about `most`. Forgets the others.
   std::vector<ObjectId> still_read(uint32_t ordinal, size_t most, const IsRead& is_read);
-  // Forgets what is not read any more, of all nodes, if many came since that was done last.
+  // Forgets objects of all nodes that are not read any more, if many were added since the last time.
   void drop_read(const IsRead& is_read);
   size_t size() const { return objects_.size(); }
 

@@ -138,7 +138,7 @@ Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after,
   const Directory& directory = changed->second;
   std::vector<NameEntry> merged;
   uint64_t cut = after;  // everything up to here was looked at
-  while (merged.empty() && cut != UINT64_MAX) {  // a stretch of removed names yields nothing: look further
+  while (merged.empty() && cut != UINT64_MAX) {  // a range of removed names yields nothing: look further
     const uint64_t from = cut;
     KVC_ASSIGN(auto indexed, journaled_from(from));
     cut = indexed.empty() ? UINT64_MAX : indexed.back().cookie;
@@ -200,7 +200,7 @@ void Namespace::park(DirtyName name, ObjectId child) {
 void Namespace::unpark(ObjectId child) {
   for (auto first = parked_.lower_bound({child, {}}); first != parked_.end() && first->first == child;) {
     const DirtyName name = first->second;
-    ++first;  // before this one goes
+    ++first;  // advance before this entry is erased
     put_back_pending(name);
   }
 }

@@ -14,7 +14,7 @@ void PeerLeases::note(ObjectId directory, ObjectId id, How how) {
   const int64_t lasts_ns = this->lasts_ns();
   if (lasts_ns == 0) return;
   const int64_t now_ns = clock_.monotonic_ns();
-  std::unordered_map<ObjectId, Use> over;  // after the lock, for requests wait for that
+  std::unordered_map<ObjectId, Use> over;  // freed after the lock is released, for requests wait for that
   std::lock_guard lock(mutex_);
   if (now_ns - begun_ns_ >= lasts_ns) {
     over.swap(uses_[1]);
@@ -34,10 +34,10 @@ void PeerLeases::note(ObjectId directory, ObjectId id, How how) {
   if (directory.valid()) found->second.directory = directory;
 }
 
-// A use that is under way may be noted behind this.
+// A use that is under way may be noted after this.
 void PeerLeases::forget(ObjectId id) {
   std::lock_guard lock(mutex_);
-  if (!uses_[0].contains(id) && !uses_[1].contains(id) && uses_[0].size() >= kMost) return;  // it is not noted either
+  if (!uses_[0].contains(id) && !uses_[1].contains(id) && uses_[0].size() >= kMost) return;  // a use of it would not be noted either
   Use& use = uses_[0][id];
   use = {};
   use.is_forgotten = true;

@@ -65,7 +65,7 @@ TEST_F(PeerLeasesTest, ThereAreNoneWithoutATime) {
   EXPECT_FALSE(has(id(1, 5)));
 }
 
-// A read that was begun before it may be noted behind it.
+// A read that was begun before forget() may be noted after it.
 TEST_F(PeerLeasesTest, WhatWasRemovedHereGetsNoneByALateUse) {
   leases.told(kRootId, id(1, 5));
   leases.forget(id(1, 5));
@@ -102,7 +102,7 @@ class TreeLeases : public PeerLeasesTest, protected testing::TreeBesidePeer {
     theirs->objects.erase(id(0, number));
     names.follow(1, PeerBatch{batch, {}, {}});
   }
-  // All that waits is journaled.
+  // Journals all that waits.
   void settle() {
     Tree::Write names = tree.write();
     for (const DirtyName& name : names.names().take_pending()) names.names().settle(name, {});

@@ -1,4 +1,4 @@
-// One rename: what is asked for, and what that means.
+// One rename: the request, and what its names mean.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +20,12 @@ struct Rename {
   uint32_t thread_id = 0;  // of the caller
 
   // Set by Tree::Write::resolve_rename():
-  ObjectPtr source{};  // null: two names of one object, nothing is to be done
-  ObjectPtr target{};  // what has the new name; may be null
+  ObjectPtr source{};  // null: both names are of one object, nothing is to be done
+  ObjectPtr target{};  // the object that has the new name; may be null
   bool target_is_seen = false;
-  bool others_keep_name = false;       // one of several versions of the old name goes, the others stay there
-  std::vector<ObjectPtr> looked_at{};  // to be forgotten if it comes to nothing
-  // Set by Tree::Write::rename(): what got a name and is not journaled yet, so that the name cannot be either.
+  bool others_keep_name = false;       // only one of several versions of the old name moves, the others keep it
+  std::vector<ObjectPtr> looked_at{};  // to be forgotten if the rename does not happen
+  // Set by Tree::Write::rename(): objects that got a name and are not journaled yet, so that the name cannot be either.
   std::vector<ObjectPtr> unsealed{};
 
   bool exchanges() const { return mode == RenameMode::kExchange; }

@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// From an answer kStale to the repeated call; of an open longer, for its lookup comes first.
+// From an answer kStale to the repeated call; longer for an open, for its lookup comes first.
 constexpr int64_t kRepeatedNs = 1'000'000'000;
 constexpr int64_t kOpenRepeatedNs = 10'000'000'000;
 constexpr size_t kMostThreads = 4096;
@@ -47,7 +47,7 @@ void StaleOpens::tell_locked(uint32_t thread_id, Told told, Released& released) 
   const int64_t now_ns = clock_.monotonic_ns();
   if (thread_id == 0) return unknown_told_ns_.store(now_ns, std::memory_order_relaxed);
   if (auto before = entries_.find(thread_id); before != entries_.end()) end(before, released);
-  while (entries_.size() >= kMostThreads) end(entries_.begin(), released);  // threads that were killed before their second try
+  while (entries_.size() >= kMostThreads) end(entries_.begin(), released);  // threads that were killed before they repeated the call
   entries_.emplace(thread_id, Entry{.told = told, .at_ns = now_ns});
   count_ = entries_.size();
 }

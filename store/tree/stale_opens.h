@@ -1,5 +1,5 @@
-// Calls that were answered kStale. The kernel then looks the name up and repeats the call, once: the thread's next lookup and open
-// are known by this, so that no call is told twice, and what the repeated lookup found stays until it is opened.
+// Calls that were answered kStale. The kernel then looks the name up and repeats the call, once. This recognizes the thread's next lookup and
+// open, so that no call is answered kStale twice, and keeps the object that the repeated lookup found until it is opened.
 #pragma once
 
 #include <atomic>
@@ -16,57 +16,57 @@
 
 namespace kvcachefs {
 
-// Thread-safe, one leaf mutex. Nothing blocks. A thread 0 is one of a process that is not visible here: it stands for any such.
+// Thread-safe, one leaf mutex. Nothing blocks. Thread 0 stands for every thread of a process that is not visible here.
 class StaleOpens {
  public:
   struct Told {
-    bool open = false;                     // an open; else another call
-    bool write = false, truncate = false;  // what it was opened for
-    ObjectId object{};                     // by whose id; invalid: it is not known
+    bool open = false;                     // the call was an open; else another call
+    bool write = false, truncate = false;  // flags of the open
+    ObjectId object{};                     // by whose id it was opened; invalid: not known
   };
-  // What was kept for calls that are not repeated any more. Each was counted in its kept_for_repeat: the caller counts it back.
+  // Objects kept for calls that will not be repeated any more. Each is counted in its kept_for_repeat: the caller counts it back.
   using Released = std::vector<ObjectPtr>;
 
   explicit StaleOpens(Clock& clock) : clock_(clock) {}
 
-  // The thread was told, and did not repeat its call yet. No lock where nobody was told.
+  // Whether the thread was answered kStale, and did not repeat its call yet. Takes no lock if no thread was.
   bool knows(uint32_t thread_id) const;
-  // ... lately enough that what it does now is the repetition.
+  // The same, if lately enough that the thread's next call is the repetition.
   std::optional<Told> told(uint32_t thread_id) const;
-  // Some thread 0 was told so lately.
+  // Whether some thread 0 was answered kStale lately.
   bool unknown_was_told() const;
 
   void tell(uint32_t thread_id, Told told, Released& released);
-  // Tells it, but for a thread that was told and looked nothing up since: the kernel repeats a call whose path leads to the object
-  // without a name (/proc/self/fd/3) as it was. False: it is told no more.
+  // Notes kStale, unless the thread was answered kStale and looked nothing up since: the kernel repeats a call whose path leads to the object
+  // without a name (/proc/self/fd/3) unchanged. False: the caller must not answer kStale again.
   bool tell_unless_blind(uint32_t thread_id, Told told, Released& released);
-  // The same for a call that is no open. `by_name`: a thread that repeats a call does not find the name: it is not there.
+  // The same for a call other than an open. `by_name`: when it is repeated the name will not be found, for it is not there.
   bool tell_once(uint32_t thread_id, bool by_name, Released& released);
 
-  // A lookup; empty if it repeats none. Where the name is gone no open follows, and what the thread looks up or opens next is another
+  // Call at each lookup; nullopt if it repeats none. If the name is gone no open follows, and the thread's next lookup or open is of another
   // file; but the kernel may look that name up twice, and find it the second time.
   std::optional<Told> note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found, Released& released);
-  // What a repeated lookup found; it was counted in its kept_for_repeat. Released again where the thread was not told.
+  // Keeps what a repeated lookup found, counted in its kept_for_repeat. Released at once if the thread was not answered kStale.
   void keep(uint32_t thread_id, const ObjectPtr& object, Released& released);
   struct Repeated {
     bool repeats = false;
-    ObjectPtr kept;  // handed over: counted back by the caller once the call is done
+    ObjectPtr kept;  // handed over: the caller counts it back once the call is done
   };
-  // The thread opens something (null: by creating it).
+  // Call when the thread opens an object (null: by creating it).
   Repeated looked_again(uint32_t thread_id, const ObjectPtr& opened);
-  // Threads that did not repeat their call in time; `all`: nor will.
+  // Ends the entries of threads that did not repeat their call in time; `all`: of all threads, for none will.
   void expire(bool all, Released& released);
 
  private:
   struct Entry {
     Told told;
     int64_t at_ns = 0;    // monotonic: the repetition follows at once or never
-    uint64_t absent = 0;  // what it then looked up in vain; it may be there when the kernel asks again
+    uint64_t absent = 0;  // the name it then looked up and did not find; it may be there when the kernel asks again
     bool looked = false;  // it has looked something up since
-    ObjectPtr kept{};     // ... which stays until the call is repeated
+    ObjectPtr kept{};     // what that lookup found; kept until the call is repeated
   };
   using Entries = std::unordered_map<uint32_t, Entry>;
-  // mutex_ held, here and below
+  // These require mutex_ held.
   bool is_due(const Entry& entry) const;
   bool repeats_blindly(uint32_t thread_id, Released& released);
   void tell_locked(uint32_t thread_id, Told told, Released& released);
@@ -76,7 +76,7 @@ class StaleOpens {
   mutable LeafMutex mutex_;
   Entries entries_;
   std::atomic<size_t> count_{0};                         // of entries_
-  std::atomic<int64_t> unknown_told_ns_{INT64_MIN / 2};  // when a thread 0 was told
+  std::atomic<int64_t> unknown_told_ns_{INT64_MIN / 2};  // when a thread 0 was last answered kStale
 };
 
 }  // namespace kvcachefs

@@ -76,7 +76,7 @@ TEST_F(StaleOpensTest, ABlindRepetitionIsNotToldAgain) {
   clock.advance_ns(kSecondNs);
   EXPECT_TRUE(stale.tell_unless_blind(kThread, {.open = true}, released));
   stale.note_lookup(kThread, kHere, "a", true, released);
-  EXPECT_TRUE(stale.tell_unless_blind(kThread, {.open = true}, released));  // it looked: no blind one
+  EXPECT_TRUE(stale.tell_unless_blind(kThread, {.open = true}, released));  // it looked: not a blind repetition
 }
 
 TEST_F(StaleOpensTest, ARepeatedCallThatDoesNotFindTheNameIsNotToldAgain) {

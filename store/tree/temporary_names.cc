@@ -39,7 +39,7 @@ bool has_word(std::string_view name, const Words& words) {
 
 }  // namespace
 
-// A dot in front hides a name, and begins no extension.
+// A leading dot hides a name, and does not begin an extension.
 uint64_t TemporaryNames::kind_of(ObjectId parent, std::string_view name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string_view::npos || dot == 0) return std::hash<ObjectId>()(parent) | 1;
@@ -54,7 +54,7 @@ bool TemporaryNames::created(ObjectId parent, std::string_view name) {
     if (kinds_.size() >= kMostKinds && !kinds_.contains(kind)) kinds_.clear();
     Kind& known = kinds_[kind];
     learned = known.renamed >= kEnough && 2 * known.renamed >= known.created;
-    if (++known.created >= kMostCounted) {  // what is done now counts more
+    if (++known.created >= kMostCounted) {  // so that later renames and creations count more
       known.created /= 2;
       known.renamed /= 2;
     }

@@ -1,4 +1,4 @@
-// Which names clients give to what they are still writing, to rename it once it is whole. Only under such a name does each of
+// Which names clients give to files that they are still writing, to rename them once they are whole. Only under such a name does each of
 // several writers get a version of its own (tree_versions.cc): a lock file, a log or a database is one file for all.
 //
 // A name is temporary if one of its words says so ("c.tmp", "x.part"), or if most files of its kind were renamed away so far: of
@@ -19,20 +19,20 @@ namespace kvcachefs {
 
 class TemporaryNames {
  public:
-  // A file is created under the name. Returns whether that is temporary.
+  // Call when a file is created under the name. Returns whether the name is temporary.
   bool created(ObjectId parent, std::string_view name);
-  // One that was created here got another name.
+  // Call when a file that was created here is renamed.
   void renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to);
 
-  // By the name alone, for what may be evicted: a guess that is wrong costs room, not a version. It is about to be renamed: the
-  // names above, and those with a number or random letters behind ("c.tmp1a2b3c4d", "tmpx3k9").
+  // Whether a file of this name is about to be renamed, by the name alone; for eviction, where a wrong guess costs room, not a version. True for
+  // the names above, and for those with a number or random letters behind ("c.tmp1a2b3c4d", "tmpx3k9").
   static bool may_be_renamed(std::string_view name);
-  // Its presence is a lock.
+  // Whether the presence of a file of this name is a lock.
   static bool is_lock(std::string_view name);
 
  private:
   static constexpr size_t kMostKinds = 512;
-  static constexpr uint32_t kEnough = 4;      // files of a kind were renamed before it counts as temporary
+  static constexpr uint32_t kEnough = 4;      // so many files of a kind were renamed before it counts as temporary
   static constexpr uint32_t kMostCounted = 1024;
   struct Kind {
     uint32_t created = 0, renamed = 0;

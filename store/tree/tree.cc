@@ -1,4 +1,4 @@
-// The table of objects in RAM: made from the index, and forgotten when idle; and what stat says of them.
+// The table of objects in RAM: filled from the index, entries forgotten when idle; and stat().
 #include "store/tree/tree.h"
 
 #include <algorithm>
@@ -96,7 +96,7 @@ ObjectPtr Tree::View::live(ObjectId id) const {
 Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   if (ObjectPtr object = live(id)) return object;
   KVC_ASSIGN(auto found, record(id));
-  // What has names that are not journaled yet stays in the table until they are: here the index knows them all.
+  // Objects with names not journaled yet stay in the table until they are, so here the index knows all names.
   if (!found) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   auto object = std::make_shared<Object>(id, std::move(found->attributes));
   object->size_bytes = found->body.size_bytes;
@@ -129,7 +129,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
     if (!gone) {
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;
-      if (object->write_error || names().mentions(object->id)) return;  // the index may count its names otherwise
+      if (object->write_error || names().mentions(object->id)) return;  // the index may count its names differently
       if (keep_for_rename(object)) return;
       if (object->any_in_ram() && !object->outdated) return;
     }
@@ -146,9 +146,9 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
         parts.space.release(reserved);
       if (!object->durable) {
         parts.space.remove_leaving(object->id);
-        if (!object->is_directory()) tree().leaving_.erase(object->id);  // the batch under way may bring one into the index, see drop_directory()
+        if (!object->is_directory()) tree().leaving_.erase(object->id);  // the batch under way may bring a directory into the index, see drop_directory()
       }
-      if (object->holds_room()) parts.space.hope();  // its bytes on the volume were kept for whoever had it open
+      if (object->holds_room()) parts.space.hope();  // its bytes on the volume were kept for clients that had it open
       object->spill.reset();
       if (std::exchange(object->raw_unjournaled, false)) parts.discards.remove_later(object->base.place.extent, PlaceKind::kRaw);
     }
@@ -162,7 +162,7 @@ void Tree::Write::note_gone(ObjectId id) {
   tree().parts_.space.remove_leaving(id);
 }
 
-// The kernel asks for attributes of what it found a moment ago, and repeats that once only.
+// The kernel asks for attributes of an object that it found a moment ago, and repeats that once only.
 void Tree::Write::note_removed(Stat stat) {
   constexpr size_t kMostRemoved = 16'384;
   const ObjectId id = stat.id;
@@ -194,8 +194,8 @@ Stat Tree::View::stat_of(const Object& object) const {
     stat.blocks_512 = kBlockBytes / 512;
   } else if (object.is_regular() && object.content_version == object.sealed_version) {
     stat.blocks_512 = align_up(object.size_bytes, kBlockBytes) / 512;
-  } else if (object.is_regular() && !object.raw) {  // of a raw file its backing file tells
-    // Not sealed yet: what has bytes counts, holes do not.
+  } else if (object.is_regular() && !object.raw) {  // for a raw file stat of the backing file gives them
+    // Not sealed yet: units with bytes count, holes do not.
     for (size_t i = 0; i < div_ceil(object.size_bytes, kUnitBytes); ++i) {
       const Unit* unit = i < object.units.size() ? &object.units[i] : nullptr;
       const uint64_t begin = i * kUnitBytes, length = std::min(kUnitBytes, align_up(object.size_bytes, kBlockBytes) - begin);
@@ -207,14 +207,14 @@ Stat Tree::View::stat_of(const Object& object) const {
         bytes = length;
       stat.blocks_512 += bytes / 512;
     }
-    // ... and behind the end.
+    // ... and bytes allocated behind the end.
     const uint64_t end = align_up(object.size_bytes, kBlockBytes);
     if (object.allocated_to > end) stat.blocks_512 += (object.allocated_to - std::max(end, object.allocated_from)) / 512;
   }
   return stat;
 }
 
-// Without a name it is gone, though the journal, and with it the index, may not say so yet: the row may be older than the last change.
+// An object without a name is gone, even if the journal, and with it the index, does not say so yet: the row may be older than the last change.
 Result<std::optional<ObjectRecord>> Tree::View::record(ObjectId id) const {
   if (tree_->leaving_.contains(id)) return std::nullopt;
   return id.is_foreign() ? view().find_object(id) : tree_->parts_.index.find_object(id);

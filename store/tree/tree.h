@@ -1,6 +1,6 @@
 // What names mean, and to which caller: the names that clients see, the table of objects in RAM, versions of temporary names, and
-// what can still be opened though it has no name. One lock guards all of it, for a rename changes all of it in one step. It is
-// taken as a Tree::Read (shared) or a Tree::Write (alone), whose methods are what can be done under it; a Write can do all that a
+// objects that can still be opened though they have no name. One lock guards all of it, for a rename changes all of it in one step. It is
+// taken as a Tree::Read (shared) or a Tree::Write (exclusive), whose methods are the operations under it; a Write can do all that a
 // Read can. Objects are locked, one at a time, after it. No I/O but index reads, which touch mapped memory.
 #pragma once
 
@@ -56,10 +56,10 @@ class Tree {
     Discards& discards;
     DirtyQueue& dirty;
     const MemoryPool& pool;
-    bool lingers = true;  // end_lingering() is called; else nothing lingers, for nobody would end it
-    std::string node{};   // this one, among those of the volume
-    bool shared = false;  // there may be others
-    PeerLeases* leases = nullptr;  // null: none are given
+    bool lingers = true;  // the caller calls end_lingering(); if false nothing lingers, for nobody would end it
+    std::string node{};   // this node's name
+    bool shared = false;  // the volume may have other nodes
+    PeerLeases* leases = nullptr;  // null: no leases are given
   };
   explicit Tree(Parts parts)
       : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {
@@ -79,28 +79,28 @@ class Tree {
   std::optional<Write> try_write();
 
   // These take the lock themselves.
-  ObjectPtr find(ObjectId id) const;              // in the table, else null
-  Result<ObjectPtr> get(ObjectId id);             // from the table or the index, then in the table
-  Result<Kept> get_kept(ObjectId id);             // for a change: the table keeps it as long as the answer is held
-  // Of an object that was removed, and that a client may still have open, a directory say: as it is from now on. Nothing if it is not known.
+  ObjectPtr find(ObjectId id) const;              // from the table, else null
+  Result<ObjectPtr> get(ObjectId id);             // from the table, or from the index and then added to the table
+  Result<Kept> get_kept(ObjectId id);             // for a change: the table keeps it as long as the result is held
+  // Changes the attributes of an object that was removed, and that a client may still have open (a directory, for instance). nullopt: not known.
   std::optional<Stat> change_removed(ObjectId id, const std::function<void(Stat& stat)>& change);
   void forget_when_idle(const ObjectPtr& object);
-  // True if forget_when_idle() would keep the object. Asked first, under the shared lock, so that closing a resident chunk does not
-  // take the lock alone.
+  // Whether forget_when_idle() would keep the object. Ask this first: it takes the lock shared, so that closing a resident chunk does not
+  // take it exclusively.
   bool stays_in_ram(Object& object) const;
-  // The threads of which the processes are asked for when the caller looks the name up (to be written: a version of its own may be
-  // made), renames or removes it. None where that is not asked: the name has one version. What others do between this and the call
-  // is not known here: process_of() reads /proc then.
+  // The threads whose processes will be asked for when the caller looks the name up (to be written: a version of its own may be
+  // made), renames or removes it. Empty where none will be: the name has one version. If others change the name between this and that call,
+  // process_of() has to read /proc then.
   std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
-  bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // some name; no lock
-  bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0; }  // some object; no lock
+  bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // whether any name has versions; no lock
+  bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0; }  // whether any object is in quarantine; no lock
   TemporaryNames& temporary_names() { return temporary_names_; }
-  void clear();  // at the end: what is left in RAM
-  // --- peers (tree_peers.cc); each takes the lock, alone
-  Status load_statements();  // that the index has; at the start
-  std::shared_ptr<const Statements> statements() const { return statements_; }  // of this node; read and changed under the lock
-  NameView& view() { return view_; }  // for whoever changes the parts of peers, while it has the lock alone
-  // `work` applies a batch of this node's journal to its index: one that speaks of what peers have, or answers them.
+  void clear();  // at the end: drops what is left in RAM
+  // --- peers (tree_peers.cc); these take the lock exclusively
+  Status load_statements();  // loads those that the index has; at the start
+  std::shared_ptr<const Statements> statements() const { return statements_; }  // this node's; read and changed under the lock
+  NameView& view() { return view_; }  // for code that changes the parts of peers, while it holds the lock exclusively
+  // `work` applies a batch of this node's journal to its index: a batch with statements about peers' objects, or answers to peers.
   Status change_own(const Batch& batch, JournalPosition after, const std::function<Status()>& work);
 
  private:
@@ -110,7 +110,7 @@ class Tree {
     uint64_t bytes = 0;
   };
 
-  // A directory that is only adopted is as its nodes have it, as long as nothing was changed here.
+  // Shows an adopted directory as its nodes have it now, as long as nothing was changed in it here.
   void refresh_adopted(const View& names, Object& object) const;
 
   const Parts parts_;
@@ -120,11 +120,11 @@ class Tree {
 
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
   DirectoryClasses classes_;
-  std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go with those of peers
-  std::set<ObjectId> unjournaled_;  // of those, and kMostUnjournaled at most: the journal does not tell of them
+  std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go when those of the peers go
+  std::set<ObjectId> unjournaled_;  // the adopted ones, kMostUnjournaled at most, that the journal does not know
   GivenUpObjects given_up_by_peers_;
-  ObjectId adopted_looked_at_;  // of a pass over them, the last one
-  const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // of this node, about what peers have
+  ObjectId adopted_looked_at_;  // the last directory of the current pass over adopted_
+  const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // this node's, about objects of peers
   NameView view_;  // of all nodes of the volume
   Namespace names_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
@@ -133,10 +133,10 @@ class Tree {
   uint64_t lingering_bytes_ = 0;
   std::unordered_set<ObjectId> leaving_;        // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;    // their names read as absent
-  std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
+  std::unordered_map<ObjectId, Stat> removed_;  // the last removed objects, as they were: a client may be in one, or have looked it up before
   std::deque<ObjectId> removed_order_;          // oldest first
-  UnlinkedQueue unlinked_;                      // perhaps journaled without a name that is journaled
-  std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
+  UnlinkedQueue unlinked_;                      // the journal may not yet know that they have no name
+  std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // the object's place was given to the one that replaced it; kept while the object is read
 };
 
 }  // namespace kvcachefs
@@ -150,9 +150,9 @@ struct Tree::Kept {
   ObjectPtr object;
 };
 
-// Gives an object up, if it is idle, when the scope ends, however it is left. For whoever gets one and may leave it as it was: nothing
-// else would look at it again, and the table would have it for ever. Without a Write it takes the lock at the end, so it is declared
-// before everything that holds that lock or the object's; with one, behind it.
+// Forgets an object, if it is idle, when the scope ends, however it is left. For code that gets an object and may leave it unchanged: nothing
+// else would look at the object again, and the table would keep it for ever. Without a Write it takes the lock at the end, so declare it
+// before everything that holds that lock or the object's; with a Write, after it.
 class Tree::ForgetAfter {
  public:
   explicit ForgetAfter(Tree& tree, ObjectPtr object = nullptr) : tree_(&tree), object_(std::move(object)) {}
@@ -165,7 +165,7 @@ class Tree::ForgetAfter {
     else tree_->forget_when_idle(object_);
   }
   void take(ObjectPtr object) { object_ = std::move(object); }
-  void keep() { object_.reset(); }  // somebody else does that, or it has been changed: its commit does
+  void keep() { object_.reset(); }  // the caller forgets it elsewhere, or has changed it: then its commit does
 
  private:
   Tree* tree_ = nullptr;

@@ -1,4 +1,4 @@
-// What can be done under the lock of a Tree. Included by tree.h.
+// The operations under the lock of a Tree. Included by tree.h.
 #pragma once
 
 #include "store/tree/tree.h"
@@ -7,26 +7,26 @@ namespace kvcachefs {
 
 struct Rename;
 
-// What can be asked while the lock is held, shared or alone. An object that a method is given is not locked, where nothing else is
-// said.
+// Queries while the lock is held, shared or exclusive. Objects passed to a method are not locked, unless its comment says
+// so.
 class Tree::View {
  public:
   View(const View&) = delete;
   View& operator=(const View&) = delete;
 
   const Namespace& names() const { return tree_->names_; }
-  const NameView& view() const { return tree_->view_; }  // of what is journaled, on all nodes
-  ObjectPtr live(ObjectId id) const;  // in the table, else null
+  const NameView& view() const { return tree_->view_; }  // of the journaled names of all nodes
+  ObjectPtr live(ObjectId id) const;  // from the table, else null
   size_t objects_in_ram() const { return tree_->table_.size(); }
   Stat stat_of(const Object& object) const;  // the object is locked
   Result<Stat> stat(ObjectId id) const;
-  // As it is journaled, by whichever node. To be asked for what is not live(). Nothing: there is none, or it lost its last name.
+  // As journaled, on whichever node. For objects that are not live(). nullopt: there is none, or it lost its last name.
   Result<std::optional<ObjectRecord>> record(ObjectId id) const;
   Result<std::optional<ObjectRecord>> record_summary(ObjectId id) const;
 
   // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;
-  Status check_new_name(ObjectId parent, std::string_view name) const;  // that it can be given
+  Status check_new_name(ObjectId parent, std::string_view name) const;  // whether it can be given
   Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) const;
   bool is_quarantined(ObjectId id) const;
   struct ProbedBody {
@@ -34,24 +34,24 @@ class Tree::View {
     ObjectId id;  // invalid: absent
     uint64_t size_bytes = 0;
   };
-  // What a probe of this name says of the body whose sidecar it is; `there`: the sidecar exists.
+  // The body whose sidecar this name is, as a probe of the name tells it; `there`: the sidecar exists.
   std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
 
   bool is_only_adopted(ObjectId id) const { return tree_->unjournaled_.contains(id); }  // in RAM alone, see adopt_directory()
-  // kOtherNode if peers have a part in it: only its node may give it another name.
+  // kOtherNode if peers have a part in the object: only its node may rename it.
   Status check_own(const Object& object, const std::string& what) const;
 
-  // Several write the name, each a version of its own.
+  // Several writers have the name, each with a version of its own.
   bool has_versions(ObjectId parent, std::string_view name) const;
-  // It is a version of a temporary name, which the kernel does not cache under that name, also when it is the last one left: a lookup can be
-  // answered after another's rename was done here, and before the kernel moved its entry, which would take the time-out along to the target.
+  // Whether it is a version of a temporary name, also the last one left. The kernel does not cache it under that name: a lookup may be answered
+  // after another version's rename was done here, and before the kernel moved its entry, which would carry the time-out to the target.
   bool is_one_of_several(ObjectId id) const;
-  // What the journal says a name is: its object; while several write it the newest finished version, for the mount may end before
-  // the last of them does.
+  // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before
+  // the last of them is finished.
   ObjectId version_to_keep(const NameState& state) const;
   bool still_written_by_other(Object& object, uint32_t thread_id) const;
 
-  // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another whose place it has.
+  // The object lives on in RAM and is read from this place (it is open, or an older version of a name), or another object is that shares the place.
   bool still_needed(const FreedPlace& freed) const;
   static bool is_read_still(Object& object);
 
@@ -67,7 +67,7 @@ class Tree::View {
 class Tree::Read final : public Tree::View {
  public:
   explicit Read(const Tree& tree) : View(tree), lock_(tree.mutex_) {}
-  void unlock() { lock_.unlock(); }  // ahead of the end: nothing is asked any more
+  void unlock() { lock_.unlock(); }  // early: nothing is asked after it
 
  private:
   std::shared_lock<SharedMutex<LockRank::kNames>> lock_;
@@ -76,8 +76,8 @@ class Tree::Read final : public Tree::View {
 class Tree::Write final : public Tree::View {
  public:
   explicit Write(Tree& tree) : View(tree), own_(&tree), lock_(tree.mutex_) {}
-  void unlock() { lock_.unlock(); }  // ahead of the end
-  // Others get in between: what was found out before may be different afterwards.
+  void unlock() { lock_.unlock(); }  // early
+  // Lets other threads in: what was found out before may be different afterwards.
   void breathe() {
     lock_.unlock();
     lock_.lock();
@@ -88,87 +88,87 @@ class Tree::Write final : public Tree::View {
   using View::names, View::view;
 
   // --- the table (tree.cc) ---
-  Result<ObjectPtr> get(ObjectId id);  // from the table or the index, then in the table
+  Result<ObjectPtr> get(ObjectId id);  // from the table, or from the index and then added to the table
   void add(const ObjectPtr& object) { tree().table_.emplace(object->id, object); }
-  // Gives a table entry up when nothing needs it any more. One that was forgotten before is not that which the table has now.
+  // Drops the table entry when nothing needs it any more. An object already forgotten is not the one that the table has now.
   void forget_if_idle(const ObjectPtr& object);
-  // The journal knows that it is gone.
+  // The journal knows that the object is gone.
   void note_gone(ObjectId id);
-  // Who asks for it learns that the name is to be looked up again.
+  // A later call by this id is answered that the name has to be looked up again.
   void forget_removed(ObjectId id) { tree().removed_.erase(id); }
   void for_each(const std::function<void(const ObjectPtr&)>& visit) const;
 
   // --- names and links (tree_names.cc, tree_rename.cc) ---
-  void touch_directory(ObjectId directory);  // its times are now
+  void touch_directory(ObjectId directory);  // sets its times to now
   void change_links(const ObjectPtr& object, int by);
-  // The directory, for a name in it. The kernel may still know one that was removed: nothing gets a name there.
+  // The directory, for giving a name in it. Fails for one that was removed, which the kernel may still know.
   Result<ObjectPtr> directory_for_entry(ObjectId id);
-  // A name whose chunk is in quarantine reads as absent; whoever gives it anew takes it from that chunk.
+  // A name whose chunk is in quarantine reads as absent; a call that gives the name anew takes it from that chunk.
   void take_from_quarantined(ObjectId id);
-  // A name that a client changes. What this node has under it, and a peer's file hides, loses its link now: it goes with what is seen.
+  // Makes a name dirty for a client's change. If a peer's file hides this node's file, that file loses its link now, together with what clients see.
   Result<Namespace::Edit> edit(ObjectId parent, std::string_view name);
-  // A new object and its first name, for which check_new_name() was asked.
+  // Adds a new object and its first name, which check_new_name() has accepted.
   Status make_entry(const ObjectPtr& directory, std::string_view name, const ObjectPtr& object);
-  // Another name of the object. The caller counts the link.
+  // Gives the object another name. The caller counts the link.
   Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
-  uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // one with one name and one version; bytes on the volume
-  // What the names of a rename mean; then the rename itself, once the caller has seen to the body of its source.
+  uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // requires one name and one version; returns bytes on the volume
+  // Resolves the names of a rename; then rename() does it, once the caller has prepared the source's body.
   Status resolve_rename(Rename& rename);
   Status rename(Rename& rename);
   Status remove_directory(ObjectId parent, std::string_view name);
-  // kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with it: before it, as the journal has to have it.
+  // kNotEmpty if clients see a name in it. Names that they do not see (in quarantine) are removed, journaled before the directory goes.
   Status clear_directory(ObjectId directory);
-  void drop_directory(const ObjectPtr& directory);  // it lost its name
-  void note_unlinked(ObjectId id) { tree().unlinked_.add(id); }  // it lost its last name, see UnlinkedQueue
+  void drop_directory(const ObjectPtr& directory);  // after it lost its name
+  void note_unlinked(ObjectId id) { tree().unlinked_.add(id); }  // after it lost its last name, see UnlinkedQueue
   size_t unlinked() const { return tree_->unlinked_.size(); }
   void look_at_unlinked(size_t most, const std::function<bool(ObjectId)>& is_done) { tree().unlinked_.look_at(most, is_done); }
   void not_leaving(ObjectId id) { tree().leaving_.erase(id); }
 
   // --- peers (tree_peers.cc) ---
-  // A directory that so far only peers have named, as one of this node, with this id; or that which is there. The journal is told of it, and of
-  // those above it, by journal_adopted(): before anything in it gets a name.
+  // Makes a directory that so far only peers have named one of this node, with this id; returns the one that is there if there is one. The journal is
+  // not told of it, or of those above it, before journal_adopted(): call that before anything in it gets a name.
   Result<ObjectPtr> adopt_directory(ObjectId parent, std::string_view name, ObjectId id);
   void journal_adopted(ObjectId id);
-  // Where a directory that was made or moved lies, which the index does not tell yet; until directory_journaled() or drop_directory().
+  // The place of a directory that was made or moved, which the index does not tell yet; until directory_journaled() or drop_directory().
   void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
-  // Directories that were adopted, and that no peer has any more, go as well: at most so many are looked at. True: all were by now.
+  // Drops adopted directories that no peer has any more, looking at `most` of them. True: all have been looked at.
   bool drop_left_directories(size_t most);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
-  void follow(uint32_t ordinal, const PeerBatch& batch);  // it was applied
-  void follow_all(uint32_t ordinal);                      // all that is known of one was made anew
-  // A batch of a peer is about to be applied: what it evicts, and clients here were told of a moment ago, keeps its name here for a while.
+  void follow(uint32_t ordinal, const PeerBatch& batch);  // after the batch was applied
+  void follow_all(uint32_t ordinal);                      // after all of that peer's part was loaded anew
+  // Call before a batch of a peer is applied: names that it evicts, and clients here were told of within the lease, stay visible for a while.
   void keep_leased(uint32_t ordinal, const Batch& batch);
-  void end_leases();  // those that are over
-  std::vector<ObjectId> still_read(uint32_t ordinal);  // in its ids, ascending: what it removed or replaced, and is read here; some hundreds at most
-  // Takes from this node what the peer said is gone, up to there; what is to be journaled once these names are.
+  void end_leases();  // that are over
+  std::vector<ObjectId> still_read(uint32_t ordinal);  // the peer's objects, in its ids, ascending, that it gave up and that are read here; some hundreds
+  // Carries out the peer's statements up to `until` on this node's names; returns what is to be journaled after these names.
   Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
-  // What this node said of the peer's objects up to there was answered, and everybody has read the answer.
+  // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer.
   Status forget_statements(const std::string& peer, JournalPosition answered);
 
   // --- quarantine and places ---
   void mark_quarantined(const ObjectPtr& object);  // the object is locked
   void found_quarantined(ObjectId id);             // at the start
   void end_quarantine(ObjectId id);
-  // The place of an object was given to the one that replaced it; while somebody still reads the older one, it needs it.
+  // The object's place was given to the one that replaced it; the older object needs the place while it is read.
   void keep_shared_place(ObjectId former, const Place& place);
   void drop_unread_places();
 
   // --- versions of a temporary name (tree_versions.cc) ---
-  uint32_t writer_process(Object& object);  // kept, for the thread that opened may have ended before the rename
+  uint32_t writer_process(Object& object);  // remembered, for the thread that opened may have ended before the rename
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   // The version of the name that the caller was told of and has not opened yet; null: none.
   ObjectPtr version_awaiting_open(ObjectId parent, std::string_view name, uint32_t thread_id) const;
-  // `fresh` is what the name means from now on; `object`, which had it, stays as an older version.
+  // Makes `fresh` what the name means; `object`, which had the name, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
   void sweep_versions(bool all);
 
-  // --- what stays though nothing but a clock needs it (tree_lingering.cc) ---
+  // --- objects that stay for a time only (tree_lingering.cc) ---
   bool linger(const ObjectPtr& replaced);  // false: there is no room for it, or nobody to end it
-  void linger_for_unknown(const ObjectPtr& object);  // as keep_for_repeat(), for callers that cannot be told apart
+  void linger_for_unknown(const ObjectPtr& object);  // like keep_for_repeat(), for callers that cannot be told apart
   void end_lingering(bool all);
-  // What a repeated lookup found stays until the call is repeated: it is not told twice. However full the volume is, for it is
+  // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice. Done however full the volume is: it is
   // one object a thread.
   void keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id);
   void let_go(const StaleOpens::Released& released);

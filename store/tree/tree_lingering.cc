@@ -1,5 +1,5 @@
-// Objects that stay in the table for a while though nothing needs them: what a rename replaced, what a repeated call is about to
-// open, what was just written and not renamed yet.
+// Objects that stay in the table for a while though nothing needs them: those that a rename replaced, those that a repeated call is about to
+// open, those just written and not renamed yet.
 #include <algorithm>
 #include <utility>
 
@@ -11,13 +11,13 @@ namespace kvcachefs {
 
 namespace {
 
-// How long a body that a rename replaced can still be opened: the kernel looks a name up and then opens what it found, and
+// How long a body that a rename replaced can still be opened: the kernel looks a name up, then opens the object it found, and
 // repeats that only once.
 constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 constexpr size_t kMaxLingering = 256;
 constexpr size_t kMaxKeptForRename = 20'000;
-constexpr uint64_t kMaxKeptRecordBytes = 2 * kKiB;  // of each of them: not with large attributes
+constexpr uint64_t kMaxKeptRecordBytes = 2 * kKiB;  // for each of them: none with large attributes
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void Tree::Write::end_oldest_lingering() {
   forget_if_idle(ended.object);
 }
 
-// What was just written under a name that may be temporary stays in the table, which alone knows who wrote it and that it was never
+// Keeps a file just written under a name that may be temporary: only the table knows its writer, and that it was never
 // renamed.
 bool Tree::Write::keep_for_rename(const ObjectPtr& object) {
   if (object->published || !object->is_regular() || object->writer_thread == 0) return false;

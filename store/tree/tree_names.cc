@@ -1,4 +1,4 @@
-// Names and links: what clients see, and what of it changes. Everything is in RAM and on the mapped index.
+// Names and links: what clients see, and the changes of it. Everything is in RAM and in the mapped index.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Result<std::vector<DirectoryItem>> Tree::View::list(ObjectId directory, uint64_t
     for (auto& entry : entries)
       if (!is_quarantined(entry.child))
         items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
-    if (!items.empty() || entries.empty()) return items;  // nothing would mean: this is the end
+    if (!items.empty() || entries.empty()) return items;  // an empty answer would mean the end of the listing
     after = entries.back().cookie;
   }
 }
@@ -52,7 +52,7 @@ std::optional<Tree::View::ProbedBody> Tree::View::body_probed_by(ObjectId parent
   ProbedBody body{.name = body_of_sidecar(name), .id = {}, .size_bytes = 0};
   if (body.name.empty()) return std::nullopt;
   const auto found = find_name(parent, body.name);
-  // One without the other: it is being written (who writes a sidecar looks its name up, too), or it is no sidecar at all.
+  // One without the other: it is being written (the writer of a sidecar looks its name up, too), or it is no sidecar at all.
   if (!found || found->has_value() != there) return std::nullopt;
   if (!there) return body;
   const auto about = stat((*found)->child);
@@ -76,15 +76,15 @@ void Tree::Write::touch_directory(ObjectId directory) {
 void Tree::Write::change_links(const ObjectPtr& object, int by) {
   const Parts& parts = tree().parts_;
   const auto lock = object->lock();
-  if (object->id.is_foreign() && object->nlink == 0 && by < 0) return;  // its node took it meanwhile, or that was counted
+  if (object->id.is_foreign() && object->nlink == 0 && by < 0) return;  // its node removed it meanwhile, or the link was counted
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
-  if (object->id.is_foreign()) return;  // its node counts, and gives its space back
+  if (object->id.is_foreign()) return;  // its node counts the links, and gives the space back
   object->attributes.ctime_ns = parts.clock.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object, parts.records, parts.dirty);
   tree().unlinked_.add(object->id);
   if (object->awaiting_body_bytes > 0) parts.records.body_came(std::exchange(object->awaiting_body_bytes, 0));
   if (!object->durable) {
-    if (object->sealing) tree().leaving_.insert(object->id);  // the index may know it before its name is known to be gone
+    if (object->sealing) tree().leaving_.insert(object->id);  // the index may get it before the name is journaled as gone
     const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
     if (reserved > 0) parts.space.add_leaving(object->id, reserved);
     return;
@@ -170,12 +170,12 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr newest, get(found->child));
-  const ForgetAfter forget(*this, newest);  // of a peer's that has other names
+  const ForgetAfter forget(*this, newest);  // forgets a peer's object that has other names
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   std::vector<ObjectId> removed = state->older_versions;
   removed.push_back(newest->id);
   if (removed.size() > 1) {
-    // One of several writers clears up after itself: the others keep theirs.
+    // One of several writers cleans up after itself: the others keep their versions.
     const uint32_t process = process_of(thread_id);
     auto own = std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
       ObjectPtr object = live(id);
@@ -202,7 +202,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   return {};
 }
 
-// What peers have under the name is seen then, or as before.
+// Names that peers have there are seen afterwards, or as before.
 uint64_t Tree::Write::evict(const ObjectPtr& object, ObjectId parent, const std::string& name) {
   auto state = names().edit_own(parent, name);
   if (!state) return 0;
@@ -217,7 +217,7 @@ uint64_t Tree::Write::evict(const ObjectPtr& object, ObjectId parent, const std:
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   change_links(object, -1);
   forget_if_idle(object);
-  forget_removed(object->id);  // who asks for it learns that the name is to be looked up again
+  forget_removed(object->id);  // a later call by this id is answered that the name has to be looked up again
   tree().parts_.dirty.wake();
   kill_point("name-removed");
   return bytes;
@@ -247,7 +247,7 @@ Status Tree::Write::clear_directory(ObjectId directory) {
   return {};
 }
 
-// The batch under way may bring it into the index just now.
+// Marked as leaving until journaled: the batch under way may just now bring it into the index.
 void Tree::Write::drop_directory(const ObjectPtr& directory) {
   {
     const auto lock = directory->lock();

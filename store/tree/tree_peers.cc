@@ -1,4 +1,4 @@
-// What peers do, as clients of this node see it: their batches, their directories, and what they took from this node.
+// What peers do, as clients of this node see it: their batches, their directories, and names that they took from this node.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ GivenUpObjects::IsRead is_read_in(const Tree::View& tree) {
   };
 }
 
-// Those that end first come last.
+// Sorted by the end of the lease, latest first.
 std::vector<ObjectId> merely_listed(const LeasedNames& leased, const PeerLeases& leases) {
   std::vector<std::pair<int64_t, ObjectId>> found;
   leased.for_each([&](const std::string&, const LeasedNames::Lease& each) {
@@ -40,7 +40,7 @@ std::vector<ObjectId> merely_listed(const LeasedNames& leased, const PeerLeases&
   return ids;
 }
 
-// Clients were told of it once, and of another file of that name since. Where they were told of it may not be known.
+// Clients were told of it once, and of another file of that name since. The directory in which they were told of it may not be known.
 bool is_hidden_by_another(const Tree::View& tree, ObjectId id, ObjectId directory, std::string_view name) {
   if (!directory.valid()) return false;
   const auto seen = tree.names().find(directory, name);
@@ -67,9 +67,9 @@ Status Tree::change_own(const Batch& batch, JournalPosition after, const std::fu
 
 // --- directories ---
 
-// Clients know each directory by an id of this node, so what they do in it is journaled as everything is. One that only peers have
-// named gets one here when it is looked up first; it goes when it is removed, on whichever node. To look writes nothing: the journal
-// tells of it once something of this node is in it. But for the oldest of very many, for they are all in RAM until then.
+// Clients know each directory by an id of this node, so their changes in it are journaled as usual. A directory that only peers have
+// named gets such an id here at its first lookup; it goes when it is removed, on any node. A lookup writes nothing: the journal gets the
+// directory once something of this node is in it. The oldest are journaled earlier where there are very many, for until then they are all in RAM.
 Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view name, ObjectId id) {
   KVC_ASSIGN(const auto found, names().find(parent, name));
   if (!found || found->type_bits != S_IFDIR) return fail(Code::kNotFound, entry_text(parent, name));
@@ -79,7 +79,7 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   KVC_ASSIGN(auto record, view().find_object_summary(found->child));
   if (!record) return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(const bool parked, names().adopt(parent, name, id, S_IFDIR));
-  if (!parked) {  // the journal is told at once
+  if (!parked) {  // the name is dirty: journal the directory at once
     KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
     state->child = id;
     state->type_bits = S_IFDIR;
@@ -106,7 +106,7 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   return object;
 }
 
-// From the top, as they are replayed.
+// Journals the levels from the top, as they are replayed.
 void Tree::Write::journal_adopted(ObjectId id) {
   if (!is_only_adopted(id)) return;
   const Parts& parts = tree().parts_;
@@ -139,8 +139,8 @@ void Tree::refresh_adopted(const View& names, Object& object) const {
   if (object.attributes_version == object.attributes_durable) object.attributes = std::move((*record)->attributes);
 }
 
-// A directory of this node, in which it has nothing, goes as that of a peer did. Nothing is said of what peers have there by now, and of one that the journal
-// does not know nothing is written.
+// Drops a directory of this node, in which it has nothing, as that of a peer was dropped. States nothing about what peers have there by now, and writes
+// nothing for a directory that the journal does not know.
 Status Tree::Write::leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory) {
   const ForgetAfter forget(*this, directory);
   const bool only_adopted = is_only_adopted(directory->id);
@@ -160,7 +160,7 @@ Status Tree::Write::leave_directory(ObjectId parent, const std::string& name, co
   return {};
 }
 
-// Those in it that are only adopted go with a directory: nobody but this node knows of them. False, and none went: there is something else in it.
+// Drops the directories in it that are only adopted: only this node knows of them. Returns false and drops none if there is anything else in it.
 Result<bool> Tree::Write::leave_adopted_in(ObjectId directory) {
   constexpr size_t kPageNames = 64;
   struct Adopted {
@@ -214,7 +214,7 @@ bool Tree::Write::drop_left_directories(size_t most) {
   return looked_at.size() < most && !dropped;
 }
 
-// The batch that journals the name says that this is gone; what they name so meanwhile stays.
+// The batch that journals the name will state that these are gone; names that peers give there meanwhile stay.
 void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name) {
   if (view().is_alone()) return;
   end_leases_under(parent, name);
@@ -228,7 +228,7 @@ void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::s
   }
 }
 
-// Nothing is said of it: its node has no such name. Whoever took it here has counted the link, or is about to.
+// States nothing about the leased name: its node has no such name. The caller has counted the link, or is about to.
 void Tree::Write::end_leases_under(ObjectId parent, std::string_view name) {
   const auto members = view().leased().empty() ? std::vector<ObjectId>() : view().members(parent).value_or(std::vector<ObjectId>());
   while (const auto leased = view().leased().find(members, name)) {
@@ -277,7 +277,7 @@ void Tree::Write::follow_all(uint32_t ordinal) {
   for (const ObjectId id : ids) look_again(id);
 }
 
-// Whoever has it open reads on what it opened; the next to open it gets what its node says now.
+// A client that has the object open reads on what it opened; the next open gets what its node has now.
 void Tree::Write::look_again(ObjectId id) {
   end_quarantine(id);
   forget_removed(id);
@@ -285,7 +285,7 @@ void Tree::Write::look_again(ObjectId id) {
   if (!object) return;
   auto record = view().find_object(id);
   if (!record) return log::warn("object {} of a peer: {}", id.value, record.error().message);
-  Place place;  // of what is read here
+  Place place;  // of the body that is read here
   {
     const auto lock = object->lock();
     place = object->base.place;
@@ -302,24 +302,24 @@ void Tree::Write::look_again(ObjectId id) {
 }
 
 std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
-  constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes, and for some 4,000 with leases
+  constexpr size_t kMost = 200;  // ACKS of 32 KiB hold that for a dozen nodes, and some 4,000 ids with leases
   return tree().given_up_by_peers_.still_read(ordinal, kMost + view().leased().of_node(ordinal).size(), is_read_in(*this));
 }
 
 // --- leases ---
 
 void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
-  constexpr size_t kMostLeased = 4096, kMostOfAllNodes = 1 << 16;  // ACKS tell of them, and of each node
-  constexpr int64_t kMostLeasedNs = 60'000'000'000;  // what is used all the time becomes a miss, and is stored anew
-  constexpr uint64_t kPartOfCapacity = 8;  // of all nodes together: their writers cannot have it meanwhile
+  constexpr size_t kMostLeased = 4096, kMostOfAllNodes = 1 << 16;  // ACKS name them, for each node
+  constexpr int64_t kMostLeasedNs = 60'000'000'000;  // a chunk that is used all the time then becomes a miss, and is stored anew
+  constexpr uint64_t kPartOfCapacity = 8;  // for all nodes together: their writers cannot have that space meanwhile
   const Parts& parts = tree().parts_;
   if (parts.leases == nullptr || parts.leases->lasts_ns() == 0) return;
   const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity / view().nodes();
   const size_t most = std::min(kMostLeased, kMostOfAllNodes / view().nodes());
   const int64_t now_ns = parts.clock.monotonic_ns(), lasts_ns = parts.leases->lasts_ns();
   LeasedNames& leased = view().leased();
-  bool broken = false;  // what was asked for again and again goes before anything that clients were told of when it was there
-  std::optional<std::vector<ObjectId>> listed;  // ... and then, for others, what was merely listed
+  bool broken = false;  // leases that were renewed end before any that has not lasted its first time
+  std::optional<std::vector<ObjectId>> listed;  // ... then, for others, those that were merely listed
   const auto has_room = [&](uint64_t bytes, bool is_only_listed) {
     const auto fits = [&] { return leased.size() < most && leased.bytes() + bytes <= most_bytes; };
     if (fits()) return true;
@@ -361,8 +361,8 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
   }
 }
 
-// What somebody removed is gone at once, and what has the name anew is seen at once, also when that is gone in its turn. Of many directories with
-// the same names in each a batch is looked through once.
+// Ends leases on names in the batch: a removed name is gone at once, and a new file of the name is seen at once, also if it goes in its turn. A batch
+// is searched once, for there may be many directories with the same names.
 void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
   std::optional<NameView::LeasedPlaces> places;
   const auto end_under = [&](uint32_t node, ObjectId parent, const std::string& name) {
@@ -389,7 +389,7 @@ void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
   }
 }
 
-// As its node has it.
+// The object is then as its node has it.
 void Tree::Write::end_lease(ObjectId id) {
   view().leased().remove(id);
   if (const ObjectPtr object = live(id)) {
@@ -404,7 +404,7 @@ void Tree::Write::end_leases() {
     const auto used = tree().parts_.leases->find(lease.child);
     return used && used->asked_until_ns ? *used->asked_until_ns : INT64_MIN;
   };
-  // Where leases are switched off what was given ends, too.
+  // Where leases were switched off, those given before end, too.
   const bool none = tree().parts_.leases->lasts_ns() == 0;
   for (const ObjectId id : none ? view().leased().went_before(INT64_MAX) : view().leased().over(tree().parts_.clock.monotonic_ns(), renew)) end_lease(id);
 }
@@ -418,7 +418,7 @@ Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) 
     const auto lock = object->lock();
     return object->write_handles > 0 && !object->published;
   };
-  std::vector<UnnameRecord> versions;  // that the journal does not tell of any more, and that could have the name again
+  std::vector<UnnameRecord> versions;  // that the journal does not have any more, and that could get the name again
   const NameOnItsWay on_its_way = [&](const UnnameRecord& removed) {
     if (names().may_be_journaled(removed.parent, removed.name, removed.child)) return true;
     const NameState* const state = names().dirty(removed.parent, removed.name);
@@ -448,10 +448,10 @@ Status Tree::Write::forget_statements(const std::string& peer, JournalPosition a
   return tree().parts_.index.forget_statements(peer, answered);
 }
 
-// As by an unlink, of what this node's journal has there, and of what was written under the name before that. It was hidden since the peer's batch was applied.
+// Like an unlink, of the child that this node's journal has there, and of versions written before it. It was hidden since the peer's batch was applied.
 Status Tree::Write::take_name(const UnnameRecord& gone) {
   const NameState* const before = names().dirty(gone.parent, gone.name);
-  if (before != nullptr && before->child != gone.child && !before->is_older_version(gone.child)) {  // it was replaced or removed here since, which may wait to be journaled
+  if (before != nullptr && before->child != gone.child && !before->is_older_version(gone.child)) {  // replaced or removed here since; that may wait to be journaled
     if (before->durable != gone.child) return {};
     KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
     state->erase_durable = true;
@@ -462,13 +462,13 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   const ForgetAfter forget(*this, object);
   if (object->is_directory()) {
     KVC_ASSIGN(const bool is_empty, leave_adopted_in(gone.child));
-    if (!is_empty) return {};  // a name was given in it since, which its journal does not tell yet
+    if (!is_empty) return {};  // it got a name since that this node's journal does not have yet
     KVC_TRY(leave_directory(gone.parent, gone.name, object));
     forget_removed(gone.child);
     tree().parts_.dirty.wake();
     return {};
   }
-  // What peers have there is asked for when a client looks: which directories of theirs this one goes with need not be known yet, and more may come.
+  // Peers' names there are looked up when a client asks: which directories of theirs belong to this one need not be known yet, and more may come.
   KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
   const std::vector<ObjectId> taken = take_versions(*state, gone.child);
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());

@@ -1,4 +1,4 @@
-// What peers take from this node, as its clients see it from then on until the journal has it. Peers in memory, no store.
+// Names that peers remove from this node, as its clients see them from then on until the journal has it. Peers in memory, no store.
 #include "store/tree/tree.h"
 
 #include <sys/stat.h>
@@ -48,7 +48,7 @@ class TreePeersTest : public ::testing::Test {
   static StatementRecord gone(const std::string& node, ObjectId parent, const std::string& name, ObjectId child) {
     return {node, {}, UnnameRecord{parent, name, child, false}};
   }
-  // A batch of that node is read here, and answered.
+  // This node reads a batch of that node, and answers it.
   void say(Who who, std::vector<Record> records) {
     Node& node = nodes_[who];
     const Batch batch{Stamp{++node.batches}, std::move(records)};
@@ -88,7 +88,7 @@ class TreePeersTest : public ::testing::Test {
       after = items->back().cookie;
     }
   }
-  // A file that this node has made, and that waits for its body: its journal does not tell of it yet.
+  // A file that this node has made and that waits for its body: its journal does not have it yet.
   void make(ObjectId directory, uint64_t number, const std::string& name) {
     Tree::Write names = tree_.write();
     const auto above = names.directory_for_entry(directory);
@@ -108,7 +108,7 @@ class TreePeersTest : public ::testing::Test {
     while (!tree_.write().drop_left_directories(100)) {
     }
   }
-  // What this node has taken away for good, and its answers behind that.
+  // Journals the names that this node has removed, and then its answers.
   void journal() {
     Tree::Write names = tree_.write();
     std::vector<Record> records;
@@ -126,7 +126,7 @@ class TreePeersTest : public ::testing::Test {
     for (const DirtyName& name : pending) settled.names().settle(name, {});
   }
 
-  // A version of the name in directory 5: by a thread that is open for writing still, or has closed it.
+  // A version of the name in directory 5: by a thread that still has it open for writing, or has closed it.
   ObjectPtr write(uint64_t number, const std::string& name, uint32_t thread_id, bool is_open) {
     const auto object = std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes);
     object->writer_thread = thread_id;
@@ -144,7 +144,7 @@ class TreePeersTest : public ::testing::Test {
     return object;
   }
   static void close(const ObjectPtr& object) { object->handles = object->write_handles = object->unflushed_handles = 0; }
-  // The journal says that this is what the name is.
+  // The journal has this object under the name.
   void journal_version(const ObjectPtr& object, const std::string& name) {
     Tree::Write names = tree_.write();
     static_cast<void>(names.names().take_pending());
@@ -160,7 +160,7 @@ class TreePeersTest : public ::testing::Test {
     journal_version(object, "x.tmp");
     return object;
   }
-  // By a, which has read that the name is 7.
+  // By a, which has read 7 under the name.
   void replace_seventh() {
     say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
   }
@@ -174,7 +174,7 @@ class TreePeersTest : public ::testing::Test {
     return names.resolve_rename(asked) && asked.source && names.rename(asked);
   }
 
-  const uint32_t first_ = 1, second_ = static_cast<uint32_t>(getpid()), ended_ = 4'190'000;  // threads; nobody has the last one
+  const uint32_t first_ = 1, second_ = static_cast<uint32_t>(getpid()), ended_ = 4'190'000;  // threads; no thread has the last number
   Node nodes_[3]{{"this", {}, {}}, {"a", {}, {}}, {"c", {}, {}}};
   std::vector<Record> to_journal_;
   bool waits_ = false;  // the last answer
@@ -216,7 +216,7 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceIsWhatPeersHaveThenNotWhatTheyHadFirst
   EXPECT_FALSE(find(directory, "x").valid());
 }
 
-// Who removed this node's directory had not read what another one has in its own of that path.
+// The node that removed this node's directory had not read what another one has in its own of that path.
 TEST_F(TreePeersTest, ADirectoryOfWhichAPartWasTakenIsThereAllTheTime) {
   for (const Who who : {kThis, kA}) give_directory(who);
   give(kA, 7, "x", 20);
@@ -252,7 +252,7 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
 }
 
-// --- what a peer takes of a temporary name with several versions ---
+// --- statements of a peer about a temporary name with several versions ---
 
 TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {
   give_both_the_directory();
@@ -356,7 +356,7 @@ TEST_F(TreePeersTest, WhatTookANameOfWhichNoVersionIsWrittenAnyMoreIsSeenAtOnce)
   EXPECT_EQ(list(id(5)), std::set<std::string>{"replaced.tmp"});
 }
 
-// --- directories of which clients have read, and no more ---
+// --- directories that clients have only read ---
 
 TEST_F(TreePeersTest, ALookWritesNothing) {
   give_directory(kA);
@@ -366,13 +366,13 @@ TEST_F(TreePeersTest, ALookWritesNothing) {
   EXPECT_EQ(look_up_directory(kRootId, "d", 22), directory);
   EXPECT_TRUE(tree_.write().names().take_pending().empty());
   EXPECT_FALSE(parts_.dirty.has_attributes());
-  // It is as its node has it.
+  // It looks as its node has it.
   PutRecord touched = put(id(6), S_IFDIR | 0700);
   touched.object.attributes.mtime_ns = 77;
   say(kA, {touched});
   EXPECT_EQ(tree_.read().stat(lower)->mtime_ns, 77);
   EXPECT_EQ(tree_.read().stat(lower)->mode, S_IFDIR | 0700);
-  // And goes with it.
+  // And it goes when its node's goes.
   say(kA, {UnnameRecord{id(5), "e", id(6), false}, UnnameRecord{kRootId, "d", id(5), false}});
   drop_left();
   EXPECT_TRUE(list(kRootId).empty());
@@ -429,7 +429,7 @@ TEST_F(TreePeersTest, WhatGoesWithADirectoryOfAPeerWritesNothing) {
   EXPECT_TRUE(tree_.read().is_only_adopted(directory));
 }
 
-// Who merely looked at the directory says nothing of that.
+// A client that merely looked at the directory causes no statement about it.
 TEST_F(TreePeersTest, WhatAPeerPutsInPlaceOfItsDirectoryStays) {
   give_directory(kA);
   const ObjectId directory = look_up_directory(kRootId, "d", 20);
@@ -512,7 +512,7 @@ TEST_F(TreePeersTest, OfVeryManyTheJournalIsToldOfTheOldest) {
   EXPECT_EQ(pending, (std::set<std::string>{"d0", "d1", "d2"}));
 }
 
-// --- a name that peers have read of in the journal, and that the index does not have yet ---
+// --- a name that peers have read in the journal, and that the index does not have yet ---
 
 TEST_F(TreePeersTest, ANameThatAPeerRemovedBeforeTheIndexHadItDoesNotComeBack) {
   make(kRootId, 6, "x");
@@ -543,7 +543,7 @@ TEST_F(TreePeersTest, ANameThatAPeerRemovedBeforeTheIndexHadItDoesNotComeBack) {
 
 // --- a directory that was removed elsewhere, with a file here that is not journaled ---
 
-// Until the answer is journaled, and behind that until the file is, it is there as always: nobody is told that it is absent, or of another one.
+// Until the answer is journaled, and after that until the file is, it is there as always: no client sees it absent, or another one in its place.
 TEST_F(TreePeersTest, ADirectoryInWhichAFileWaitsForItsBodyStaysThoughAPeerRemovedIt) {
   give_directory(kThis);
   give(kThis, 6, "x", 10);
@@ -574,7 +574,7 @@ TEST_F(TreePeersTest, ADirectoryInWhichAFileWaitsForItsBodyIsOneWithThatWhichAPe
   EXPECT_EQ(list(directory), (std::set<std::string>{"new", "newer", "theirs"}));
 }
 
-// All above it stay with it, also where only what is in the lowest one is not journaled.
+// All directories above it stay with it, also if only the lowest one has something not journaled.
 TEST_F(TreePeersTest, DirectoriesAboveAFileThatWaitsForItsBodyStay) {
   give_directory(kThis);
   say(kThis, {put(id(13), S_IFDIR | 0755), NameRecord{id(5), "e", id(13)}});
@@ -597,7 +597,7 @@ TEST_F(TreePeersTest, ADirectoryThatWasTakenIsNoneForNewNamesAlsoWhereAPeerMadeI
   for (int journaled = 0; journaled < 2; ++journaled) {
     EXPECT_EQ(find(kRootId, "d"), id_here(kA, id(9)));
     EXPECT_FALSE(tree_.write().directory_for_entry(id(5)));
-    say(kA, {});  // which directories are one is found out anew
+    say(kA, {});  // the classes of directories are worked out anew
     journal();
   }
   const ObjectId directory = look_up_directory(kRootId, "d", 20);

@@ -1,4 +1,4 @@
-// Rename: of one name, over another, of two with each other, and of one of several versions of a temporary name.
+// Rename: to a free name, over another, exchange, and of one of several versions of a temporary name.
 #include "store/tree/rename.h"
 
 #include <algorithm>
@@ -15,11 +15,11 @@ namespace kvcachefs {
 
 namespace {
 
-// After a rename of one version of several: how long the kernel may take another for it.
+// After a rename of one of several versions: how long the kernel may take another version for it.
 constexpr int64_t kRelookupNs = 1'000'000'000;
 
-// The object is locked. It was written under another name, and is whole now: what was done to it until then is how clients write
-// chunks.
+// The object is locked. It was written under another name, and is whole now: changes in place until then are how clients write
+// chunks, and do not count.
 void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
   object->changes_in_place = 0;
   object->first_writes.reset();
@@ -65,7 +65,7 @@ Status Tree::Write::resolve_rename(Rename& rename) {
   return {};
 }
 
-// What a peer has a part in is copied instead.
+// A client copies an object in which a peer has a part, instead of renaming it.
 Status Tree::View::check_own(const Object& object, const std::string& what) const {
   if (object.id.is_foreign()) return fail(Code::kOtherNode, what + " is of another node");
   if (!object.is_directory() || view().is_alone()) return {};
@@ -96,7 +96,7 @@ Status Tree::Write::rename(Rename& rename) {
   return {};
 }
 
-// Returns the versions of the new name, which lose it.
+// Returns the versions of the new name; they lose it.
 std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state) {
   const ObjectId source_id = rename.source->id;
   if (rename.exchanges()) {
@@ -130,7 +130,7 @@ std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Ed
   return dropped;
 }
 
-// The objects, and the tracker of accesses, know of their new names.
+// Tells the objects, and the tracker of accesses, of their new names.
 void Tree::Write::note_moved(Rename& rename) {
   const Parts& parts = tree().parts_;
   const ObjectPtr& source = rename.source;
@@ -162,7 +162,7 @@ void Tree::Write::note_moved(Rename& rename) {
   if (target) target->published = true;
 }
 
-// What was replaced loses its name, and the directories count who is in them.
+// The replaced object loses its name, and the parent directories' link counts are adjusted.
 void Tree::Write::settle_links(const Rename& rename, std::span<const ObjectId> dropped_versions) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;

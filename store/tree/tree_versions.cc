@@ -1,4 +1,4 @@
-// Several writers of one temporary name: each has a version of its own, and a rename takes the caller's.
+// Several writers of one temporary name: each has its own version, and a rename moves the caller's.
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
@@ -12,7 +12,7 @@ namespace kvcachefs {
 
 namespace {
 
-// An older version of a temporary name that nobody renamed for so long was left behind.
+// An older version of a temporary name that nobody renamed for this long was abandoned.
 constexpr int64_t kVersionLeftNs = 60'000'000'000;
 
 bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
@@ -31,7 +31,7 @@ bool Tree::View::has_versions(ObjectId parent, std::string_view name) const {
   return state != nullptr && !state->older_versions.empty();
 }
 
-// For a lookup: what the caller itself is making, else the newest that reads whole.
+// For a lookup: the version that the caller itself is writing, else the newest finished one.
 ObjectId Tree::Write::choose_version_to_read(const NameState& state, uint32_t thread_id) {
   if (ObjectPtr newest = live(state.child); newest && writer_process(*newest) == process_of(thread_id)) return state.child;
   std::vector<ObjectId> versions = state.older_versions;
@@ -45,7 +45,7 @@ ObjectId Tree::Write::choose_version_to_read(const NameState& state, uint32_t th
   return state.child;
 }
 
-// For a rename: the newest finished version of the caller's process (of its thread, where that has one), else the newest
+// For a rename: the newest finished version of the caller's process (of its thread, if that has one), else the newest
 // finished, else the newest that its maker has opened (clients rename before they close).
 ObjectId Tree::Write::choose_version(const NameState& state, uint32_t thread_id) {
   const uint32_t process = process_of(thread_id);
@@ -82,15 +82,15 @@ ObjectId Tree::View::version_to_keep(const NameState& state) const {
   return newest == state.older_versions.rend() ? ObjectId{} : *newest;
 }
 
-// Closed a moment ago and not renamed yet counts too: its writer is about to rename it. What is locked is no chunk, whatever its
-// name.
+// A file closed a moment ago and not renamed yet counts too: its writer is about to rename it. A file with file locks is no chunk, whatever
+// its name.
 bool Tree::View::still_written_by_other(Object& object, uint32_t thread_id) const {
   if (!object.temporary || object.locked.load(std::memory_order_relaxed)) return false;
   if (object.published && object.durable) return false;
-  // Processes that cannot be told apart (of a PID namespace that is not visible here) have what POSIX gives them.
+  // Processes that cannot be told apart (of a PID namespace that is not visible here) get the POSIX behaviour.
   if (object.writer_thread == 0 || thread_id == 0) return false;
   const auto lock = object.lock();
-  // Where several write, a rename may have taken another's version, whose writer needs this one.
+  // With several writers a rename may have taken another's version, whose writer needs this one.
   if ((object.writer_thread == thread_id && !object.contended) || object.nlink != 1) return false;
   if (object.unflushed_handles > 0) return true;
   return !object.published && object.last_write_ns != 0 &&
@@ -142,16 +142,16 @@ bool Tree::View::is_abandoned(ObjectId id, int64_t for_ns) const {
   return object->awaiting_open && object->handles == 0 && tree_->parts_.clock.monotonic_ns() - object->last_write_ns >= for_ns;
 }
 
-// A peer removed or replaced `taken`, which the journal says or said the name is. It goes, and what was written before it, but for what is being written,
-// and for what a process closed a moment ago and has written no other since: it is about to rename that. `taken` itself is not kept so where it is all
-// that the name has, but beside others, for a rename would take theirs; it goes as soon as it need not be kept, and does not come back. Returns what
-// loses the name: the caller counts the links.
+// A peer removed or replaced `taken`, which the journal has or had under the name. Removes it and the versions before it, except those being written,
+// and those that a process closed a moment ago without writing another since: it is about to rename them. `taken` itself is kept so only beside other
+// versions, for a rename would take one of theirs, and not where it is alone; it goes once it need not be kept, and does not come back. Returns the
+// versions that lose the name: the caller counts the links.
 std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId taken, bool at_the_end) {
   std::vector<ObjectId> versions = state.older_versions;
   versions.push_back(state.child);
   const auto last = std::ranges::find(versions, taken);
   const ObjectId kept_before = std::exchange(state.taken_later, ObjectId{});
-  if (last == versions.end()) return {};  // it was renamed, or another took its name
+  if (last == versions.end()) return {};  // it was renamed, or its name was taken by another
   const int64_t now_ns = tree().parts_.clock.monotonic_ns();
   const auto may_be_renamed = [&](std::vector<ObjectId>::iterator version) {
     const ObjectPtr object = live(*version);
@@ -185,8 +185,8 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   return gone;
 }
 
-// Older versions that nobody renamed; not the newest that reads whole, which the name means until a newer one is finished;
-// and a newest that was never opened. `all`: at the end of the mount, also what was written a moment ago; but not beside a
+// Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
+// and a newest version that was never opened. `all`: at the end of the mount, also those written a moment ago; but not beside a
 // newer one that is not finished, for then the name means one of them.
 void Tree::Write::sweep_versions(bool all) {
   std::vector<std::pair<DirtyName, ObjectId>> dropped;

@@ -1,4 +1,4 @@
-// Objects that lost their last name, until it is known that the journal knows it: looked at some at a time, each in its turn.
+// Objects that lost their last name, until the journal is known to have it; checked in turn, some at a time.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class UnlinkedQueue {
  public:
   void add(ObjectId id) { ids_.push_back(id); }
   size_t size() const { return ids_.size(); }
-  // Asks `is_done` of the first `most` and forgets those of which it is true; the others go behind all that wait.
+  // Calls `is_done` for the first `most` and forgets those for which it is true; the others go to the end of the queue.
   template <class IsDone>
   void look_at(size_t most, IsDone is_done) {
     for (size_t left = std::min(most, ids_.size()); left > 0; --left) {

@@ -1,5 +1,5 @@
-// Of which process a thread is: /proc tells. To read it takes some 20 us, and longer for a process that holds its memory map, so
-// it is read before the lock of all names is taken, for the threads that will be asked for.
+// The process of a thread, from /proc. Reading that takes some 20 us, and longer for a process that holds its memory map, so
+// it is done before the lock of all names is taken, for the threads that will be asked for.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ class KnownProcesses {
   const KnownProcesses* outer_;
 };
 
-// The thread group (process) of a thread; the thread itself when it is gone.
+// The thread group (process) of a thread; the thread itself if it has ended.
 uint32_t process_of(uint32_t thread_id);
-// How often process_of() had to read /proc after all. For tests.
+// How often process_of() had to read /proc because the thread was not in a KnownProcesses. For tests.
 uint64_t unknown_processes_asked_for();
 
 }  // namespace kvcachefs

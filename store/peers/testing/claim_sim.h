@@ -1,5 +1,5 @@
-// Several nodes that share a capacity, each with the real ClaimHolder, on one volume in memory: between any two calls of one of them the others
-// may go on, so all orders in which they write and read HEADs come up. They are killed, or stopped for a while, there as well. One thread.
+// Several nodes that share a capacity, each with the real ClaimHolder, on one volume in memory. Between any two calls of one node the others
+// may go on, so all orders in which they write and read HEADs come up. Nodes are also killed, or stopped for a while, at such points. One thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,21 +29,21 @@ inline constexpr uint64_t kSimCapacity = 64 * kMiB, kSimChunk = 256 * kKiB, kSim
 
 class SimNode;
 
-// What a node has on it is one file, of which only the size is there.
+// On it a node has one file, of which only the size exists.
 class SimDisk final : public MemoryVolume {
  public:
-  std::map<std::string, const SimNode*> parts;  // by node: its last life
+  std::map<std::string, const SimNode*> parts;  // by node name: its last life
   Result<FileInfo> info(const std::string& path) override;
 };
 
-// Stores chunks: they are accepted, and on the volume a moment later. Evicts the oldest where that is its part, and gives their space back after
+// Stores chunks: they are accepted, and on the volume a moment later. Evicts its oldest chunks as its plan says, and gives their space back after
 // a second.
 class SimNode final : public ClaimUser {
  public:
   struct World {
     std::shared_ptr<SimDisk> disk;
     ManualClock& clock;
-    std::function<void(SimNode&)> between;  // two calls of this node
+    std::function<void(SimNode&)> between;  // called between two calls of this node
   };
   SimNode(World world, std::string called, uint32_t epoch, const SimNode* before = nullptr) : name(std::move(called)), world_(std::move(world)) {
     FileIdentity identity = test_identity(epoch);
@@ -111,7 +111,7 @@ class SimNode final : public ClaimUser {
     }
     busy = false;
   }
-  // What was accepted is lost, and its lock is free.
+  // Accepted chunks are lost, and its lock is free.
   void kill() {
     killed_ = true;
     accepted_.clear();
@@ -164,7 +164,7 @@ class SimNode final : public ClaimUser {
   }
 
   const std::string name;
-  std::string blind_for;  // what it cannot read
+  std::string blind_for;  // paths that begin with this cannot be read by it
   bool paused = false, busy = false, evicts = true;
   uint64_t capacity = kSimCapacity, told = 0;
   std::unique_ptr<ClaimHolder> holder;
@@ -176,7 +176,7 @@ class SimNode final : public ClaimUser {
   std::shared_ptr<Volume> volume_;
   std::unique_ptr<Discovery> discovery_;
   std::unique_ptr<HeadWriter> writer_;
-  std::deque<int64_t> accepted_, chunks_, dead_;  // since when
+  std::deque<int64_t> accepted_, chunks_, dead_;  // the time at which each was accepted, stored or evicted
   uint64_t claim_ = 0, sinks_to_ = UINT64_MAX, low_bytes_ = 0, written_ = 0, evicted_ = 0;
   bool killed_ = false, waits_ = false, wants_ = false;
   std::optional<int64_t> stepped_ns_;

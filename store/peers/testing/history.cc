@@ -14,7 +14,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint32_t kDirectoryMode = S_IFDIR | 0755;
-constexpr size_t kMostBatches = 2000;  // of a node
+constexpr size_t kMostBatches = 2000;  // of each node
 constexpr uint32_t kFileMode = S_IFREG | 0644;
 
 void walk(const NameView& view, const std::vector<Part>& parts, ObjectId directory, const std::string& path,
@@ -178,7 +178,7 @@ void History::read(size_t reader, size_t peer, size_t most) {
   }
 }
 
-// Before a node changes names of its own.
+// Called before a node changes names of its own.
 bool History::answer_all(size_t at) {
   Node& node = *nodes_[at];
   bool any = false;
@@ -259,7 +259,7 @@ void History::change(size_t at) {
   }
 }
 
-// This node's part of a directory, which is made if need be.
+// This node's member of a directory; makes it if needed.
 ObjectId History::own_directory(Node& node, ObjectId directory, Records& records) {
   ObjectId parent = kRootId;
   const auto levels = sure(node.view->levels_to_make(directory));

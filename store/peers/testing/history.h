@@ -1,5 +1,5 @@
-// For tests: what several nodes journal that share a volume, each having read some of what the others did. Random, and by the code of
-// this room where it decides what is journaled (levels, statements, answers).
+// For tests: the journals of several nodes that share a volume, each having read some of what the others did. Random; levels, statements and
+// answers come from the code of this room.
 #pragma once
 
 #include <cstdint>
@@ -16,26 +16,26 @@ namespace kvcachefs {
 
 struct HistoryOptions {
   size_t nodes = 3;
-  size_t steps = 40;             // reads and changes, all nodes together
+  size_t steps = 40;             // reads and changes, of all nodes together
   bool renames = true;
-  bool settle = true;            // in the end all have read and answered everything
-  size_t most_batches = SIZE_MAX;  // of a node
+  bool settle = true;            // at the end all nodes have read and answered everything
+  size_t most_batches = SIZE_MAX;  // of each node
 };
 
 class History {
  public:
-  // Planted bugs, for the test of the test.
+  // Bugs planted on purpose, to test the test.
   enum class Bug : uint8_t { kNone, kSeenBeforeUnname, kStatementsNotSaid };
   History(uint64_t seed, HistoryOptions options, Bug bug = Bug::kNone);
 
   struct Node {
     std::string name;
     std::vector<std::pair<Batch, JournalPosition>> log;
-    std::vector<MemoryPart> states;     // before the first batch, behind it, ...
-    std::vector<std::vector<size_t>> read_at;  // as many batches of each node it had read with each of these states
-    // As it sees the others:
+    std::vector<MemoryPart> states;     // before the first batch, after it, ...
+    std::vector<std::vector<size_t>> read_at;  // for each of these states, how many batches of each node this one had read
+    // The others as this node sees them:
     std::vector<size_t> read;
-    std::vector<MemoryPeer> peers;      // its own among them
+    std::vector<MemoryPeer> peers;      // includes its own part
     std::unique_ptr<DirectoryClasses> classes;
     std::unique_ptr<NameView> view;
     std::vector<Part> parts;
@@ -46,7 +46,7 @@ class History {
   size_t batches() const;
   // What went wrong while it was made; empty: nothing.
   const std::string& problem() const { return problem_; }
-  // Each node's view against the reference, at any time.
+  // Compares the node's view with the reference; may be called at any time.
   std::string difference(const Node& node) const;
 
  private:
@@ -77,7 +77,7 @@ class History {
   std::string problem_;
 };
 
-// The tree of a view, as Reference::tree() has it; each listing is compared with lookups.
+// The tree of a view, in the form of Reference::tree(); compares each listing with lookups.
 std::map<std::string, std::string> tree_of(const NameView& view, const std::vector<Part>& parts, std::string& problem);
 
 }  // namespace kvcachefs

@@ -1,4 +1,4 @@
-// For tests of this room: a node's part in memory, by the same rules as the index (apply_batch), of which every version can be kept.
+// For tests of this room: a node's part in memory, by the same rules as the index (apply_batch); every version of it can be kept.
 #pragma once
 
 #include <map>
@@ -56,7 +56,7 @@ class MemoryPart final : public RowSource {
   IndexTotals totals_;
 };
 
-// What is read through it is `state` as it is then.
+// Reads from `state`, as it is at the time of the read.
 class MemoryPartIndex final : public FakeIndex {
  public:
   const MemoryPart* state = nullptr;
@@ -85,7 +85,7 @@ class MemoryPartIndex final : public FakeIndex {
   }
 };
 
-// A node as a view reads it: what it says is applied as its batches come.
+// A node as a view reads it; its statements are applied as its batches come.
 struct MemoryPeer {
   std::shared_ptr<MemoryPartIndex> index = std::make_shared<MemoryPartIndex>();
   std::shared_ptr<Statements> statements = std::make_shared<Statements>();

@@ -39,11 +39,11 @@ class PeerNode {
  public:
   struct Where {
     std::shared_ptr<Volume> disk;
-    std::shared_ptr<Volume> volume;  // the same as it shows itself to those who follow others: with faults
+    std::shared_ptr<Volume> volume;  // the same volume as nodes that follow others see it: with faults
     ManualClock& clock;
-    std::string directory;  // local, of all nodes
+    std::string directory;  // local; of all nodes
   };
-  // `before`: an earlier life.
+  // `before`: an earlier life of the node.
   PeerNode(Where where, std::string name, uint32_t epoch, const PeerNode* before = nullptr, JournalForm form = JournalForm::kPacked)
       : where_(std::move(where)), name_(std::move(name)), identity_(test_identity_of(name_, epoch)) {
     EXPECT_TRUE(where_.disk->make_directories(epoch_directory(name_, epoch)));
@@ -140,7 +140,7 @@ class PeerNode {
     peers_.reset();
     lock_.reset();
   }
-  // Until nothing is due now.
+  // Runs rounds until nothing is due now.
   void round() {
     int rounds = 0;
     while (peers().round() <= where_.clock.monotonic_ns()) ASSERT_LT(++rounds, 1000);
@@ -166,11 +166,11 @@ class PeerNode {
   bool refuses = false;
   uint64_t requests = 0, physical_bytes = 4096;
   ClaimUser* claim_user = nullptr;  // set before its first round
-  uint64_t index_growth_bytes = 0;  // as it was told last
+  uint64_t index_growth_bytes = 0;  // as last given to indexes_grow
   uint64_t claimed_for_indexes_bytes = UINT64_MAX, capacity_for_indexes_bytes = UINT64_MAX;
   uint64_t room_for_copies_bytes = UINT64_MAX;  // of its claim, beside that
   bool is_short = false, may_get_more = true;
-  std::map<uint32_t, int> applied, replaced;  // calls
+  std::map<uint32_t, int> applied, replaced;  // number of calls, by ordinal
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;
   std::vector<ObjectId> pinned;

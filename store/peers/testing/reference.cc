@@ -52,7 +52,7 @@ void Reference::add(const std::string& node, const std::vector<std::pair<Batch, 
   for (size_t i = 0; i < count; ++i) apply(its, batches[i].first, batches[i].second);
 }
 
-// The names that would be left if each other node's statements were answered now, each by itself.
+// The names that would be left if the statements of each other node were answered now, separately.
 Reference::Names Reference::left_of(const std::string& name) const {
   const Node& node = nodes_.at(name);
   Names left = node.names;

@@ -1,5 +1,5 @@
-// For tests: the rules of store/FORMAT.md, "Several nodes", written down once more and as plainly as possible: from records alone, with
-// nothing kept between two questions.
+// For tests: the rules of store/FORMAT.md, "Several nodes", written once more and as plainly as possible: from records alone, with
+// nothing kept between two calls.
 #pragma once
 
 #include <map>
@@ -13,7 +13,7 @@ namespace kvcachefs {
 
 class Reference {
  public:
-  // Some of a node's batches, the first ones, each with its end.
+  // Adds the first `count` of a node's batches, each with its end.
   void add(const std::string& node, const std::vector<std::pair<Batch, JournalPosition>>& batches, size_t count);
   // One line for each path: what clients see there.
   std::map<std::string, std::string> tree() const;
@@ -42,7 +42,7 @@ class Reference {
   std::map<std::string, Node> nodes_;
 };
 
-// How a line looks.
+// The form of a line.
 std::string directory_line(const Attributes& attributes, std::vector<std::pair<std::string, ObjectId>> members);
 std::string file_line(const std::string& node, ObjectId id, const Attributes& attributes);
 

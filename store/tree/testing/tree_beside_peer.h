@@ -1,4 +1,4 @@
-// A tree beside one peer, of which only an index is there: what peers name, and what of this node that hides.
+// A tree beside one peer that has only an index: for names of peers, and names of this node that those hide.
 #pragma once
 
 #include <sys/stat.h>
@@ -25,7 +25,7 @@ struct TreeBesidePeer : TreeParts {
   }
   ~TreeBesidePeer() { tree.clear(); }
 
-  // As its node has it, a packed file of 1,000 bytes.
+  // Puts a packed file of 1,000 bytes, as its node has it.
   static void put(FakeIndex& index, uint64_t number, const std::string& name, int64_t btime_ns = 0) {
     ObjectRecord record;
     record.id = ObjectId::make(0, 1, number);

@@ -1,4 +1,4 @@
-// What a Tree needs beside an index and a clock, for tests of it: nothing blocks, nothing is journaled.
+// What a Tree needs beside an index and a clock, for its tests: nothing blocks, nothing is journaled.
 #pragma once
 
 #include "store/base/units.h"
@@ -14,7 +14,7 @@
 
 namespace kvcachefs::testing {
 
-// A base of a fixture, or a member before the Tree.
+// Use as a base of a fixture, or as a member declared before the Tree.
 struct TreeParts {
   Tree::Parts of(Index& index, const Clock& clock, bool lingers = true, std::string node = {}, bool shared = false, PeerLeases* leases = nullptr) {
     return {index, clock, accesses, space, records, discards, dirty, pool, lingers, std::move(node), shared, leases};
