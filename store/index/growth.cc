@@ -12,7 +12,7 @@ constexpr uint64_t kLeastLargeBytes = 1900;  // a little less than half a page: 
 constexpr uint64_t kKeyBytes = 32;           // of a key, with the overhead of LMDB and the checksum for each row
 constexpr uint64_t kFixedBytes = 64;         // of a row with little in it
 constexpr uint64_t kNumberBytes = 16;        // of an id, with the fields beside it
-constexpr int kNeighboursBits = 4;           // so many objects with consecutive numbers share a page: new objects are consecutive, and so are those evicted by age
+constexpr int kNeighboursBits = 4;           // 2^4 objects with consecutive numbers share a page: new objects are consecutive, and so are those evicted by age
 }  // namespace
 
 void IndexGrowth::add_row(uint64_t bytes) {
