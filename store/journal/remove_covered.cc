@@ -20,7 +20,7 @@ Result<Bytes> read_start(Volume& volume, const std::string& path) {
   return start;
 }
 
-// Others made this directory while the volume was mounted: renames it to a name that no start reads.
+// Another program put it there while the volume was mounted: renames it to a name that no start reads.
 Status set_aside(Volume& volume, const std::string& path) {
   log::warn("{}/{} is no file of this program, and is renamed to {}.foreign", volume.root(), path, path);
   return volume.rename(path, path + ".foreign");
@@ -68,9 +68,9 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
   return !removed && removed.error().code == Code::kNotFound ? Status{} : removed;
 }
 
-// Of an epoch that is over and left nothing: else a start, and each checkpoint, would look through one more with every mount
-// there ever was. Nothing is listed for it: one that holds extents beyond the first directory of them stays. What its daemon
-// told others of itself is nothing any more.
+// Removes an epoch that is over and empty: else every start and checkpoint would look through one more directory for each mount
+// there ever was. Does not list it: an epoch with extents beyond the first extent directory stays. Also removes what its daemon
+// told other nodes (HEAD, ACKS), which means nothing any more.
 Status remove_empty_epoch(Volume& volume, const std::string& directory) {
   std::string changed;
   const std::string head = std::string("/") + kHeadFileName, acks = std::string("/") + kAcksFileName;
