@@ -97,7 +97,7 @@ Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
   auto opened = volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct});
   if (!opened) {
-    // Not a number, and sooner or later a directory, for each try. Where it may have been made all the same, it is not tried again.
+    // Gives the number back, or failing attempts would use up numbers, and in time directories. After other errors the file may exist: the number is not used again.
     uint64_t unused = id.seq + 1;
     if (lacks_files(opened.error())) next_seq_.compare_exchange_strong(unused, id.seq);
     return std::unexpected(std::move(opened).error());

@@ -30,8 +30,8 @@ class NodeStart {
   // the machine's name. If the directory holds something else, or the volume has another node and this one may not join it, returns an
   // error that says what to do.
   Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join);
-  // The largest epoch of the node that was ever begun, as far as the volume tells; 0: none. Includes epochs of a removed node of that name, and epochs whose directory is gone
-  // but that LOST or the ACKS of another node mention: peers that read such an epoch would otherwise continue in it.
+  // The largest epoch of the node that was ever begun, as far as the volume tells; 0: none. Includes epochs of a removed node of that name, and epochs without a
+  // directory that LOST or the ACKS of another node mention: peers that read such an epoch would otherwise continue in it.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;
   // Begins the next epoch, with its journal. Older epochs are only read from now on.
   Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,

@@ -60,8 +60,8 @@ class Recovery {
   bool goes_by_index_ = false;  // the index's position lies behind the journals that exist, or in a missing one
 };
 
-// Completes `end`. Followers may have passed the beginning of a file or epoch that was begun and is empty, so `end` lies behind that, unless a torn tail is at or behind
-// the last valid record: then `end` is the cut, for peers that passed it read the tail. If valid records follow a cut, `end` cannot take it back: peers need a checkpoint.
+// Completes `end`. Followers may have passed the beginning of a file or epoch that is empty, so `end` lies behind that, unless a torn tail is at or behind the last
+// valid record: then `end` is the cut, for peers that passed it read the tail. If valid records follow a cut, `end` cannot take it back: peers need a checkpoint.
 Recovered Recovery::take() {
   found_.last_epoch = std::max(found_.last_epoch, parts_.identity.epoch);
   if (cut_ && found_.end <= *cut_) {
@@ -134,10 +134,10 @@ Status Recovery::note_lost() {
   return parts_.note_lost(std::max(found_.last_epoch, parts_.identity.epoch));
 }
 
-// The journals lost records that the index had read, but the index has their content. Everything that it names was synced before it was committed, and none of that
-// was given back since, however the daemon ended. If it was not closed, what came behind its position in the lost journals is lost. An index that is not to be believed is
-// moved aside, for it is the only trace of the lost records. In either case nothing is removed because no record names it, and a checkpoint comes before
-// anything is given back.
+// The journals lost records that the index had read, but the index has their content. All that it names was synced before it was committed, and none of that was
+// given back since, however the daemon ended. If it was not closed, what came behind its position in the lost journals is lost. An index that is not to be
+// believed is moved aside, for it is the only trace of the lost records. In either case nothing is removed because no record names it, and a checkpoint comes
+// before anything is given back.
 Status Recovery::open_past_journals() {
   const JournalPosition at = found_.index->position();
   const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {} in {}", parts_.identity.node, parts_.index_directory,

@@ -46,7 +46,7 @@ struct Recovered {
   bool checkpoint_damaged = false;  // the newest checkpoint, or a file that may have been it; the index may not have needed it
   std::unordered_set<ObjectId> unverified;  // kept although the volume did not return their bytes
   bool journals_lost = false;  // journals that the index had read are lost
-  // Peers may have read records, also before `end`, that are not left; or an earlier life said so and ended before its checkpoint. They go on from a checkpoint of this life.
+  // Peers may have read records, also before `end`, that are gone; or an earlier life said so and ended before its checkpoint. They need a checkpoint of this life.
   bool peers_want_checkpoint = false;
   bool tail_cut = false;  // invalid bytes follow `end` in the journals: peers may have read them before they broke
   uint32_t last_epoch = 0;  // largest epoch begun, as far as anything tells: also by an index that knows an epoch whose directory is gone
