@@ -1,5 +1,5 @@
-// Logs a failure that repeats for as long as its reason lasts (a volume that takes nothing), without pushing everything else out of
-// the newest lines of the log.
+// Logs a failure that repeats for as long as its reason lasts (a volume that takes nothing), seldom enough that its first line stays
+// among the newest lines of the log.
 #pragma once
 
 #include <atomic>

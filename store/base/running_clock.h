@@ -16,7 +16,7 @@ class RunningClock final : public Clock {
   static constexpr int64_t kTickNs = 1'000'000'000;
   explicit RunningClock(const Clock& clock) : clock_(clock) {}
 
-  // `ticked`: a thread that waits for nothing else calls tick() about every kTickNs. Then no more than a few ticks pass between two looks.
+  // `ticked`: a thread that waits for nothing else calls tick() about every kTickNs. Then the clock advances by a few ticks at most between two calls.
   void set_ticked(bool ticked);
   void tick() { static_cast<void>(monotonic_ns()); }
 

@@ -18,8 +18,8 @@ namespace kvcachefs {
 
 inline constexpr bool kSanitized = KVCACHEFS_SANITIZED;
 
-// Number of random histories to run out of `count`: a third under a sanitizer, where each takes ten times as long. The release build runs
-// all of them and so finds the wrong results.
+// Number of random histories to run out of `count`: a third under a sanitizer, where each takes ten times as long. The release build, which
+// looks for wrong results, runs all of them.
 constexpr uint64_t histories_here(uint64_t count) { return kSanitized ? (count + 2) / 3 : count; }
 
 }  // namespace kvcachefs

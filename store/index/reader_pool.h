@@ -57,10 +57,10 @@ class ReaderPool {
   // (MDB_PANIC) the gate is abandoned as by abandon_gate(), and the code is returned: replace the environment.
   void close_gate();
   int open_gate(bool committed);
-  // In place of open_gate(): the gate stays closed. Readers go on with what was provided. As reads of bad pages use that up,
-  // take() answers `code` (not 0) once there is none left that could be given back: a reader would wait for ever.
+  // Replaces open_gate(): the gate stays closed. Readers go on with the transactions provided before. As reads of bad pages use those up,
+  // take() returns `code` (not 0) once none is left that could be given back: a reader would wait forever.
   void abandon_gate(int code);
-  // No reader gets a transaction any more; returns when none has one. The caller then ends those that are returned.
+  // From now on no reader gets a transaction. Returns, when no reader has one, the transactions, which the caller must end.
   std::vector<MDB_txn*> retire();
 
  private:
@@ -68,14 +68,14 @@ class ReaderPool {
   LeafMutex mutex_;
   ConditionVariable changed_;
   std::vector<MDB_txn*> idle_;   // of the newest snapshot
-  std::vector<MDB_txn*> stale_;  // to be started anew
+  std::vector<MDB_txn*> stale_;  // to be restarted
   uint64_t generation_ = 0;      // of the newest snapshot
   size_t reading_ = 0;           // readers of the newest snapshot
   size_t overtaken_ = 0;         // readers of older ones
   size_t starting_ = 0;
   size_t waiting_ = 0;
   bool gate_closed_ = false;
-  int abandoned_code_ = 0;  // not 0: the gate is closed for good
+  int abandoned_code_ = 0;  // not 0: the gate stays closed forever
   bool retired_ = false;
 };
 
