@@ -78,7 +78,7 @@ class Extents {
   Result<FileInfo> info(ExtentId id, PlaceKind kind);
   // The path of the file below the volume's root, for messages and listings.
   std::string path(ExtentId id, PlaceKind kind) const;
-  // Removes the file. Notes its directory for sync_all(): until that ran, a power loss may bring the file back.
+  // Removes the file. Notes its directory for sync_all(): until it has run, a power loss may bring the file back.
   Status remove(ExtentId id, PlaceKind kind);
   void forget(ExtentId id);
   // Drops the cached descriptor: the next open() makes a new one.
