@@ -1,4 +1,4 @@
-// When something that failed is tried again: after a pause that doubles with each failure in a row, up to a limit.
+// Decides when a failed operation may be tried again: after a pause that doubles with each failure in a row, up to a limit.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe. Knows no clock: each call is told the time, on the monotonic clock.
+// Thread-safe. Has no clock: the caller passes the time of the monotonic clock.
 class Backoff {
  public:
   Backoff(int64_t first_ns, int64_t most_ns) : first_ns_(first_ns), most_ns_(most_ns) {}
@@ -27,9 +27,9 @@ class Backoff {
     next_ns_.store(INT64_MIN, std::memory_order_relaxed);
     failing_since_ns_.store(0, std::memory_order_relaxed);
   }
-  // The reason may be over: the next try is made at once.
+  // Call when the reason may be over: the next try is allowed at once.
   void try_soon() { next_ns_.store(INT64_MIN, std::memory_order_relaxed); }
-  // For how long every try has failed; 0: the last did not.
+  // How long every try has failed; 0: the last one succeeded.
   int64_t failing_for_ns(int64_t now_ns) const {
     const int64_t since = failing_since_ns_.load(std::memory_order_relaxed);
     return since == 0 ? 0 : std::max<int64_t>(1, now_ns - since);

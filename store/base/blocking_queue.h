@@ -1,4 +1,4 @@
-// A queue between threads that add and the one thread that takes.
+// A queue with many adding threads and one taking thread.
 #pragma once
 
 #include <mutex>
@@ -20,12 +20,12 @@ class BlockingQueue {
     }
     ready_.notify_one();
   }
-  // All that there is now, in the order in which it was added; may be nothing. Does not block.
+  // Takes all items, in the order in which they were added; may return none. Does not block.
   std::vector<Item> take() {
     std::lock_guard lock(mutex_);
     return std::exchange(items_, {});
   }
-  // Blocks until there is something. False: the queue was stopped, and is empty.
+  // Blocks until there is an item. False: the queue was stopped and is empty.
   bool wait() {
     std::unique_lock lock(mutex_);
     ready_.wait(lock, [this] { return stopping_ || !items_.empty(); });

@@ -1,11 +1,11 @@
-// Which start of this machine's kernel this is.
+// Identifies the current boot of this machine's kernel.
 #pragma once
 
 #include <string>
 
 namespace kvcachefs {
 
-// What was written since then survives a crash of the daemon without a sync. Empty where the kernel does not tell.
+// Data written since this boot survives a crash of the daemon without a sync. Empty if the kernel does not tell.
 std::string boot_id();
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
-// Little-endian reading and writing of the on-volume formats. Readers are bounded: they never look past the end and
-// turn "bad" instead, so that a decoder checks once at the end of a record.
+// Little-endian reading and writing of the on-volume formats. Readers are bounded: they never read past the end but
+// turn "bad" instead, so a decoder checks only once, at the end of a record.
 #pragma once
 
 #include <cstddef>

@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// v1 has no word for "none": a number that no machine has.
+// v1 has no value for "none"; it reports a number that no machine has.
 constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 60;
 
 void look_at(const std::string& file, CgroupLimit& least) {
@@ -22,7 +22,7 @@ void look_at(const std::string& file, CgroupLimit& least) {
   least = {bytes, file};
 }
 
-// The group and all above it.
+// Visits the group and all its ancestors.
 template <typename Look>
 void climb(const std::string& hierarchy, std::string_view group, Look look) {
   for (std::string path(group);;) {
@@ -55,7 +55,7 @@ CgroupLimit cgroup_memory_limit(std::string_view membership, const std::string& 
     const size_t end = membership.find('\n');
     const std::string_view line = membership.substr(0, end);
     membership.remove_prefix(end == std::string_view::npos ? membership.size() : end + 1);
-    // number:controllers:path; of v2 there is no controller.
+    // number:controllers:path; a v2 line has no controllers.
     const size_t first = line.find(':'), second = first == std::string_view::npos ? first : line.find(':', first + 1);
     if (second == std::string_view::npos) continue;
     const std::string_view controllers = line.substr(first + 1, second - first - 1), group = line.substr(second + 1);

@@ -64,7 +64,7 @@ TEST_F(Cgroups, TheLeastOfAllLevelsOfVersion1) {
   EXPECT_EQ(limit("4:memory_other:/docker\n"), UINT64_MAX);
 }
 
-// The group's name is the host's, and what is mounted is the group itself.
+// The group's name is the host's, and the mounted hierarchy is the group itself.
 TEST_F(Cgroups, AContainerThatSeesItsGroupAsTheRoot) {
   put("/memory/memory.limit_in_bytes", "536870912");
   EXPECT_EQ(limit("4:memory:/docker/0123\n"), 536'870'912u);

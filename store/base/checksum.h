@@ -10,10 +10,10 @@ namespace kvcachefs {
 
 uint64_t checksum(std::span<const std::byte> bytes);
 uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed);
-// The checksum of `length` zero bytes, length <= kUnitBytes (holes have no memory to hash).
+// The checksum of `length` zero bytes, length <= kUnitBytes (for holes, which have no memory to hash).
 uint64_t checksum_of_zeros(size_t length);
 
-// Incremental form for bytes in several pieces.
+// Incremental form, for bytes in several pieces.
 class Hasher {
  public:
   Hasher();

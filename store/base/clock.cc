@@ -19,7 +19,7 @@ class SystemClock final : public Clock {
   int64_t monotonic_ns() const override { return read_clock_ns(CLOCK_MONOTONIC); }
 };
 
-// What a thread has of a RequestClock.
+// The moment that a thread holds of a RequestClock.
 struct HeldMoment {
   const RequestClock* of = nullptr;  // nullptr: nothing is held
   std::optional<int64_t> monotonic_ns;

@@ -1,4 +1,4 @@
-// Time is injected, so that tests and the simulator own it.
+// Clocks are injected, so that tests and the simulator control time.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,7 @@ class Clock {
   virtual int64_t monotonic_ns() const = 0;  // never goes back
 };
 
-// The machine's clocks. Thread-safe, lives for ever.
+// The machine's clocks. Thread-safe, never destroyed.
 Clock& system_clock();
 
 class ManualClock final : public Clock {
@@ -29,13 +29,13 @@ class ManualClock final : public Clock {
   std::atomic<int64_t> now_ns_;
 };
 
-// The clock that requests are handled by. Reading the machine's costs nothing where the kernel has mapped it into the process,
-// else a system call (12 us in a guest without one), and a request wants to know the time in several places. Thread-safe.
+// The clock for handling requests. A request needs the time in several places, and reading the machine's clock is free only where the
+// kernel has mapped it into the process; else it is a system call (12 us in a guest without the mapping). Thread-safe.
 class RequestClock final : public Clock {
  public:
   explicit RequestClock(Clock& clock) : clock_(clock) {}
-  // Between the two, time stands still for the calling thread from when it first asks for it; the wall clock then is up to a
-  // second behind a step of the machine's. Once more hold() begins anew, release() without it does nothing.
+  // Between hold() and release() time stands still for the calling thread from its first look at the clock; the wall clock may then lag a
+  // step of the machine's clock by up to a second. A second hold() begins anew; release() without hold() does nothing.
   void hold();
   void release();
   int64_t realtime_ns() const override;
@@ -44,11 +44,11 @@ class RequestClock final : public Clock {
  private:
   bool is_held() const;
   Clock& clock_;
-  mutable std::atomic<int64_t> since_start_ns_{0};     // of the wall clock when the monotonic one was 0, as of
-  mutable std::atomic<int64_t> looked_ns_{INT64_MIN};  // this monotonic time; INT64_MIN: never looked
+  mutable std::atomic<int64_t> since_start_ns_{0};     // wall clock minus monotonic clock, as of
+  mutable std::atomic<int64_t> looked_ns_{INT64_MIN};  // this monotonic time; INT64_MIN: never read
 };
 
-// Hybrid logical clock: wall time, but strictly increasing, also past a stamp seen from elsewhere. Thread-safe.
+// Hybrid logical clock: wall time, but strictly increasing, and later than any stamp it has observed. Thread-safe.
 class HybridClock {
  public:
   explicit HybridClock(Clock& clock) : clock_(clock) {}

@@ -8,7 +8,7 @@ namespace kvcachefs {
 void Health::report(Of of, const Status& status) {
   const auto index = static_cast<size_t>(of);
   const auto bit = static_cast<uint8_t>(1U << index);
-  if (status && (failing_.load(std::memory_order_relaxed) & bit) == 0) return;  // most calls
+  if (status && (failing_.load(std::memory_order_relaxed) & bit) == 0) return;  // the usual case
   std::lock_guard lock(mutex_);
   errors_[index] = status ? std::nullopt : std::optional(status.error());
   if (status)

@@ -1,4 +1,4 @@
-// What fails at the moment, for the status: the last error of each kind of work, until the same work succeeds again.
+// The errors that are current, for the status: the last error of each kind of work, until that work succeeds again.
 #pragma once
 
 #include <array>
@@ -18,27 +18,27 @@ class Health {
  public:
   explicit Health(const Clock& clock) : clock_(clock) {}
 
-  // kVolume: it is not there any more, which is why all the rest fails.
+  // kVolume: the volume is gone, which is why all other work fails.
   enum class Of : uint8_t { kVolume, kData, kJournal, kIndex, kUpkeep };
 
-  // The outcome of one piece of work. A success takes no lock while no failure of that kind stands.
+  // Reports the outcome of one piece of work. A success takes no lock unless that kind of work has a current failure.
   void report(Of of, const Status& status);
-  // The error that stands, if one does.
+  // The current error of that kind, if there is one.
   std::optional<Error> error(Of of) const;
 
   struct State {
-    std::string reason;    // the first that fails; empty: nothing does
-    int64_t since_ns = 0;  // when it began to fail, or to work again; wall clock
+    std::string reason;    // the first failing kind; empty: nothing fails
+    int64_t since_ns = 0;  // when the failure began or ended; wall clock
   };
   State state() const;
-  // It has worked from now on.
+  // Sets the beginning of healthy work to now.
   void start();
 
  private:
   const Clock& clock_;
   mutable LeafMutex mutex_;
   std::array<std::optional<Error>, 5> errors_;
-  std::atomic<uint8_t> failing_{0};  // a bit of each; written with mutex_ held, read without
+  std::atomic<uint8_t> failing_{0};  // one bit for each kind; written with mutex_ held, read without it
   State state_;
 };
 

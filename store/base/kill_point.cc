@@ -40,7 +40,7 @@ namespace detail {
 bool last_passing() { return passings_left.fetch_sub(1) == 1; }
 
 void die() {
-  for (;;) ::kill(::getpid(), SIGKILL);  // the signal may take a moment to come
+  for (;;) ::kill(::getpid(), SIGKILL);  // the signal may take a moment to arrive
 }
 
 }  // namespace detail

@@ -1,5 +1,5 @@
-// What fails again and again for as long as its reason lasts (a volume that takes nothing), told so that the first of it stays among
-// the newest lines of the log.
+// Logs a failure that repeats for as long as its reason lasts (a volume that takes nothing), seldom enough that its first line stays
+// among the newest lines of the log.
 #pragma once
 
 #include <atomic>
@@ -15,10 +15,10 @@ class LastingFailure {
  public:
   explicit LastingFailure(const Clock& clock = system_clock()) : clock_(clock) {}
 
-  // It failed. Of one kind of line (log_limiter.h) the first is written as an error, and after that one in ten minutes, with the number of
-  // those held back.
+  // Reports a failure. Of one kind of line (log_limiter.h) the first is logged as an error, and after that one every ten minutes, with the number
+  // of lines held back.
   void tell(std::string_view line);
-  // It worked: what was held back is written, and the next failure is told at once. Takes no lock where none was told.
+  // Reports success: logs what was held back; the next failure is logged at once. Takes no lock if no failure was reported.
   void over();
 
  private:

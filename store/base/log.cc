@@ -28,20 +28,20 @@ struct Sinks {
 
   std::shared_ptr<spdlog::logger> make(spdlog::sink_ptr target) const {
     auto made = std::make_shared<spdlog::logger>("kvcachefs", spdlog::sinks_init_list{std::move(target), ring});
-    made->set_level(spdlog::level::trace);  // filtered by enabled()
+    made->set_level(spdlog::level::trace);  // enabled() filters
     made->set_pattern("%Y-%m-%dT%H:%M:%S.%e %^%l%$ %v");
     made->flush_on(spdlog::level::info);
     return made;
   }
 };
 
-// Never destroyed: threads may log while the process ends.
+// Never destroyed: threads may still log while the process ends.
 Sinks& sinks() {
   static auto* instance = new Sinks;
   return *instance;
 }
 
-// The same.
+// Never destroyed, like the sinks.
 Limiter& limiter() {
   static auto* instance = new Limiter;
   return *instance;

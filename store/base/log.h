@@ -1,4 +1,4 @@
-// Logging: formatted here, written by spdlog in log.cc (the only file that includes it) to stderr or a rotating file.
+// Logging: messages are formatted here; spdlog writes them to stderr or a rotating file (only log.cc includes it).
 // Thread-safe. A message of a disabled level costs one relaxed load.
 #pragma once
 
@@ -20,13 +20,13 @@ std::string_view level_name(Level level);
 void set_level(Level level);
 Level level();
 bool enabled(Level level);
-// From now on to `path`, rotated at `max_bytes`, `keep_files` old ones kept. Until called: stderr.
+// Logs to `path` from now on, rotated at `max_bytes`, keeping `keep_files` old files. Before this call: to stderr.
 Status to_file(const std::string& path, size_t max_bytes, size_t keep_files);
 // The newest lines, oldest first, for the mount's `.kvcachefs/log`.
 std::vector<std::string> recent();
-// Of warnings and errors of one kind (log_limiter.h) ten lines are written in ten seconds; the others are told in one.
+// Of warnings and errors of one kind (log_limiter.h) ten lines are written in ten seconds; one line tells the number of the others.
 void write(Level level, std::string_view message);
-// Writes what was held back, of periods that are over or of all. To be called now and then.
+// Writes the lines about what was held back, for periods that are over or for all. Call regularly.
 void tell_repeated(bool all = false);
 void flush();
 

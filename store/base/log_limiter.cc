@@ -68,7 +68,7 @@ std::vector<Limiter::Line> Limiter::take_held_back(int64_t now_ns, bool all) {
   return lines;
 }
 
-// mutex_ held. What was held back of the one that is forgotten is told when the next of its kind comes: not at all.
+// Caller holds mutex_. Forgets the kind that was silent longest, preferably one with nothing held back; else its held-back lines are never reported.
 void Limiter::make_room() {
   if (kinds_.size() < settings_.kinds) return;
   const auto silent = [](const auto& a, const auto& b) {

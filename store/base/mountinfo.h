@@ -1,4 +1,4 @@
-// The text of /proc/self/mountinfo and /proc/self/mounts.
+// Parses the text of /proc/self/mountinfo and /proc/self/mounts.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace kvcachefs {
 
-// A field as it was before the kernel wrote blanks, tabs, line ends, '#' and backslashes as three octal digits: "\040".
+// Decodes a field: the kernel writes blanks, tabs, line ends, '#' and backslashes as three octal digits, e.g. "\040".
 std::string unescape_mountinfo(std::string_view text);
 
 }  // namespace kvcachefs

@@ -19,7 +19,7 @@ struct Held {
 struct HeldLocks {
   std::array<Held, kMostHeld> locks;
   size_t count = 0;
-  size_t first = 0;  // those before are another machine's
+  size_t first = 0;  // earlier entries are locks of another machine
 };
 
 thread_local HeldLocks held;

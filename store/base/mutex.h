@@ -1,9 +1,9 @@
-// Mutexes with a rank: the order in which locks may be taken, checked where it is cheap to be strict.
+// Mutexes with a rank, which fixes the order in which locks may be taken; checked in builds where the check may cost time.
 //
 // A thread may take a mutex only while every mutex it holds has a lower rank (invariant: the ranks that a thread holds rise
 // strictly). With CheckLocks (debug and sanitizer builds) an acquisition against the order writes both ranks to stderr and
-// aborts; in other builds Mutex<rank> is std::mutex itself and costs nothing. try_lock() cannot deadlock and is not checked
-// against what is held, but what it took counts as held for the acquisitions that follow.
+// aborts; in other builds Mutex<rank> is std::mutex itself and costs nothing. try_lock() cannot deadlock and is not checked,
+// but a mutex that it took counts as held for later acquisitions.
 #pragma once
 
 #include <condition_variable>
@@ -14,36 +14,36 @@
 
 namespace kvcachefs {
 
-// The one lock order of the store, outermost first; store/README.md says what each guards.
+// The lock order of the store, outermost first; store/README.md says what each guards.
 enum class LockRank : uint8_t {
-  kOwner,          // the store that belongs to a caretaker's daemon: held while that is asked for something
+  kOwner,          // the store that a caretaker's daemon owns: held while calls go to that store
   kClaim,          // this node's claim on the capacity of the volume; held over I/O
-  kOptions,        // the options in force; a change of one tells the classes that use it, under it
-  kTurn,           // one piece of long work at a time (reading ahead, a rebuild): held over I/O, so no request of a client waits for it
+  kOptions,        // the options in force; while it is held, a changed option is passed to the classes that use it
+  kTurn,           // one piece of long work at a time (readahead, a rebuild): held over I/O, so no client request waits for it
   kJournal,        // one append, or one sync, of the journal at a time; held over I/O
   kIndexCommit,    // one commit of the index at a time; held over I/O
   kIndexWriter,    // LMDB's writer; held over I/O
   kMemoryFile,     // growing and cutting one memory file: the kernel clears pages under it
-  kMemoryShape,    // what all memory files take together
+  kMemoryShape,    // the total that all memory files take
   kNames,          // the view of names and the object table; shared or alone
   kObject,         // one object at a time
-  kAccesses,       // what clients did and will do next: may look up one index row under it
+  kAccesses,       // what clients did and will do next: one index row may be looked up under it
   kIndex,          // the layers of the index that are not committed; shared or alone
-  kPartOfSpace,    // what is dead, raw or recorded: updates the sums of Space under it
-  kLeaf,           // a private mutex of one class; nothing of another class is called under it
+  kPartOfSpace,    // dead, raw or recorded space: the sums of Space are updated under it
+  kLeaf,           // a private mutex of one class; no other class is called under it
   kPages,          // giving pages of blocks back to the kernel: one thread at a time
-  kInner,          // what is called under leaves: below Volume and the log, and what the end of a block takes, under whatever lock that comes
+  kInner,          // below leaves: inside Volume and the log, and what releasing a block takes, whatever locks are held then
 };
 
 #if defined(KVCACHEFS_CHECK_LOCKS)
 constexpr bool kChecksLocks = true;
 
-// The calls of a checked mutex. `mutex` identifies it among those of one rank.
+// Hooks of a checked mutex. `mutex` distinguishes mutexes of one rank.
 void check_lock_order(LockRank rank, const void* mutex);
 void note_locked(LockRank rank, const void* mutex);
 void note_unlocked(LockRank rank, const void* mutex);
 
-// For simulations of several machines: what another one does goes on here, on this thread, and the locks that are held by now are none of its.
+// For simulations of several machines on one thread: while it exists, the code of another machine runs, and the locks held before do not count.
 class AnotherMachine {
  public:
   AnotherMachine();

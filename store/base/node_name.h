@@ -1,4 +1,4 @@
-// Names of nodes: what a host calls its part of a volume. One rule for mounts, fsck and the records of other nodes.
+// Names of nodes: the name of a host's part of a volume. Mounts, fsck and the records of other nodes use one rule.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@ namespace kvcachefs {
 
 inline constexpr size_t kMaxNodeNameBytes = 63;
 
-// 1 to 63 letters, digits, '-', '_', '.', the first one no '.': a name of a directory on every file system.
+// 1 to 63 letters, digits, '-', '_', '.', not beginning with '.': a valid directory name on every file system.
 bool is_node_name(std::string_view name);
-// The name that the host tells of itself, made such a name.
+// The host's own name, converted to a valid node name.
 std::string node_name_of_host();
-// The same of any text.
+// Converts any text in the same way.
 std::string to_node_name(std::string_view host);
 
 }  // namespace kvcachefs

@@ -1,4 +1,4 @@
-// Work that may block, kept off the threads for which others wait.
+// Keeps work that may block off the threads for which others wait.
 #pragma once
 
 #include <atomic>
@@ -10,8 +10,8 @@
 
 namespace kvcachefs {
 
-// While one exists its thread must not block: others wait for it, for it takes in what the volume answers, or resumes requests.
-// What would open a file or ask the volume for something goes to another thread (Opener).
+// While an object of this class exists, its thread must not block, because others wait for it: it handles completions of the volume or resumes
+// requests. Work that would open a file or call the volume goes to another thread (Opener).
 class MustNotBlock {
  public:
   MustNotBlock() { ++depth_; }
@@ -24,20 +24,20 @@ class MustNotBlock {
   static constinit thread_local int depth_;
 };
 
-// Thread-safe; its lock is that of BlockingQueue, a leaf. One thread, kvc-opener; without it work is done by the thread that brings it.
+// Thread-safe; its lock is that of BlockingQueue, a leaf. One thread, kvc-opener; while it does not run, run() does the work on the calling thread.
 class Opener {
  public:
   using Work = std::move_only_function<void()>;
   ~Opener() { stop(); }
 
   void start();
-  // Returns when the thread has done what it was given. From now on such work is done where it comes up.
+  // Ends the thread after it has done its work. From now on run() does the work on the calling thread.
   void stop();
-  // The calling thread must not block, and there is one that may.
+  // Whether the calling thread must not block and the opener's thread runs.
   bool is_needed_here() const { return MustNotBlock::here() && runs_.load(std::memory_order_relaxed); }
-  // Runs `work` on the calling thread if that may block, else on the opener's.
+  // Runs `work` on the calling thread if that may block, else on the opener's thread.
   void run(Work work);
-  // Work that was handed on when the thread was about to end, done by the calling thread. False: there is none.
+  // Does the work that was queued while the thread was ending, on the calling thread. False: there was none.
   bool finish();
 
  private:

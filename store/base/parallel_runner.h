@@ -1,4 +1,4 @@
-// Runs many calls that block on a few threads, for a caller that waits for all of them.
+// Runs many blocking calls on a few threads, for a caller that waits for all of them.
 #pragma once
 
 #include <cstddef>
@@ -13,10 +13,10 @@
 
 namespace kvcachefs {
 
-// Used by one thread, which takes part in the work. The threads begin with the first run() that has work for them, and end with this.
+// Used by one thread, which also does part of the work. The threads start with the first run() that has work for them, and end in the destructor.
 class ParallelRunner {
  public:
-  // `name` has at most 15 characters and outlives this. Without threads run() is a loop.
+  // `name` has at most 15 characters and outlives this object. With 0 threads run() is a plain loop.
   ParallelRunner(const char* name, unsigned threads) : name_(name), wanted_(threads) {}
   ParallelRunner(const ParallelRunner&) = delete;
   ParallelRunner& operator=(const ParallelRunner&) = delete;
@@ -29,7 +29,7 @@ class ParallelRunner {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // Calls job(0) to job(count - 1), each once, several at a time. Returns when the last has returned. `job` must not throw.
+  // Calls job(0) to job(count - 1), each once, several at a time. Returns when all have returned. `job` must not throw.
   void run(size_t count, const std::function<void(size_t)>& job) {
     std::unique_lock lock(mutex_);
     while (threads_.size() < wanted_ && threads_.size() + 1 < count && start()) {
@@ -44,7 +44,7 @@ class ParallelRunner {
   }
 
  private:
-  // False: the process may have no more threads. Those that are there, or the caller alone, do the work.
+  // False: the process cannot start more threads. The existing threads, or the caller alone, do the work.
   bool start() {
     try {
       threads_.push_back(start_thread(name_, [this] { loop(); }));
@@ -62,7 +62,7 @@ class ParallelRunner {
       take_part(lock);
     }
   }
-  // mutex_ held, but not while a job runs.
+  // Caller holds mutex_, which is released while a job runs.
   void take_part(std::unique_lock<LeafMutex>& lock) {
     while (next_ < count_) {
       const size_t index = next_++;
@@ -76,7 +76,7 @@ class ParallelRunner {
 
   const char* const name_;
   unsigned wanted_;
-  LeafMutex mutex_;  // guards all below but for threads_
+  LeafMutex mutex_;  // guards all below except threads_
   ConditionVariable work_, done_;
   const std::function<void(size_t)>* job_ = nullptr;
   size_t next_ = 0, count_ = 0, running_ = 0;

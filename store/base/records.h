@@ -1,5 +1,5 @@
-// The persistent shapes shared by journal, checkpoint and index: what a node's truth is made of. Encodings are in
-// store/journal/record_codec.h and written down in store/FORMAT.md.
+// The persistent types shared by journal, checkpoint and index: the state of a node consists of them. Encodings are in
+// store/journal/record_codec.h and specified in store/FORMAT.md.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// A point in a node's journals: everything before it, in epoch order, then file order.
+// A point in a node's journals. Positions are ordered by epoch, then file, then offset.
 struct JournalPosition {
   uint32_t epoch = 0;
   uint64_t seq = 0;     // journal file
@@ -48,12 +48,12 @@ inline uint64_t bytes_of(const std::vector<Xattr>& xattrs) {
 }
 
 struct Body {
-  uint64_t size_bytes = 0;       // of the file; for kRaw as of the record (the backing file tells the truth)
+  uint64_t size_bytes = 0;       // of the file; for kRaw as of the record (the backing file has the real size)
   uint32_t version = 0;          // rises with every seal of the object
   Place place;
   std::vector<uint64_t> checksums;  // XXH3-64 of every kUnitBytes of the body, the last one short; none for kRaw
   Bytes inline_bytes;            // kInline bodies, and the target of a symlink
-  bool quarantined = false;      // failed its checksum: kept aside, no longer served
+  bool quarantined = false;      // a checksum mismatched: kept aside, no longer served
   bool operator==(const Body&) const = default;
 };
 
@@ -78,11 +78,11 @@ struct NameRecord {  // parent/name -> child, replacing what was there
   std::string name;
   ObjectId child;
 };
-struct UnnameRecord {  // parent/name is gone, if it still names `child`
+struct UnnameRecord {  // removes parent/name, if it still names `child`
   ObjectId parent;
   std::string name;
   ObjectId child;
-  bool evicted = false;  // to make room, not because a client removed or replaced it
+  bool evicted = false;  // removed to free space, not by a client
 };
 struct MoveRecord {  // the body of this version lies elsewhere now (compaction)
   ObjectId id;
@@ -95,30 +95,30 @@ struct TouchRecord {  // recency of reads
 struct SuccessorsRecord {  // replaces the row of `id`
   ObjectId id;
   ObjectId predecessor;
-  std::vector<std::pair<ObjectId, uint32_t>> successors;  // with how often seen, most likely first
+  std::vector<std::pair<ObjectId, uint32_t>> successors;  // with the number of times seen, most likely first
 };
 // Everything before this record in this epoch's journal, and the bodies it names, was synced to the medium.
 struct SyncedRecord {};
 
-// What this node says of an object that another node of the volume owns; ids are that node's. In the index and in checkpoints
-// until that node has answered it.
+// A statement of this node about an object that another node of the volume owns; ids are the owner's. Kept in the index and in
+// checkpoints until the owner has answered it.
 struct StatementRecord {
-  std::string node;      // that other node; never empty
-  JournalPosition said;  // behind the batch that said it, in this node's journals; {0, 0, 0} in that batch itself
+  std::string node;      // the owner; never empty
+  JournalPosition said;  // in this node's journals, behind the batch with the statement; {0, 0, 0} inside that batch
   std::variant<UnnameRecord, AttributesRecord, TouchRecord> what;
 };
-// This node has answered all that `node` said of its objects before `position` of that node's journals.
+// This node has answered all statements of `node` about its objects before `position` of that node's journals.
 struct SeenRecord {
   std::string node;
   JournalPosition position;
 };
-// The first record of an epoch: how far the journals of the epochs before it count. What lies behind that was appended by a
+// The first record of an epoch: how far the journals of the earlier epochs count. What lies behind that was appended by a
 // daemon that had lost this node to another one.
 struct EndsRecord {
   JournalPosition end;
-  bool left_out = false;  // something before `end` was not believed: who follows the journals takes the next checkpoint
+  bool left_out = false;  // something before `end` was not believed: readers of the journals take the next checkpoint
 };
-// The last record of a journal file: the epoch goes on in this one.
+// The last record of a journal file: the epoch goes on in file `seq`.
 struct NextRecord {
   uint64_t seq = 0;
 };
@@ -126,7 +126,7 @@ struct NextRecord {
 using Record = std::variant<PutRecord, AttributesRecord, NameRecord, UnnameRecord, MoveRecord, TouchRecord,
                             SuccessorsRecord, SyncedRecord, StatementRecord, SeenRecord, EndsRecord, NextRecord>;
 
-// What its node answers, and what may hide names. That an object was read is neither.
+// Whether the owner answers the statement, which may hide names until then. Neither is true of a touch, which only tells of a read.
 inline bool is_answered(const StatementRecord& said) { return !std::holds_alternative<TouchRecord>(said.what); }
 inline bool is_answered_statement(const Record& record) {
   const auto* const said = std::get_if<StatementRecord>(&record);
@@ -139,7 +139,7 @@ struct Batch {
   std::vector<Record> records;
 };
 
-// A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6), and other nodes have
+// A place that no record names any more after a batch: may be reclaimed once that batch is synced (invariant 6) and other nodes have
 // read it.
 struct FreedPlace {
   ObjectId object;

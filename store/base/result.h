@@ -1,6 +1,6 @@
-// Errors are values: every fallible call returns Result<T>. An Error carries a code the FUSE edge maps to an errno in
-// one place (fs/errno_map.cc), the errno a system call gave (0 if none), and a message that names the object, the place
-// and, where there is something to do, what to do.
+// Errors are values: every fallible call returns Result<T>. An Error carries a code that the FUSE edge maps to an errno in
+// one place (fs/errno_map.cc), the errno of a failed system call (0 if none), and a message that names the object, the place
+// and, if there is something to do, what to do.
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ enum class Code : uint8_t {
   kIsDirectory,     //
   kNotEmpty,        // directory with entries
   kNoSpace,         // capacity or the backing file system is full
-  kTooBig,          // size no option would allow
+  kTooBig,          // size that no option would allow
   kInvalid,         // argument or option outside its range
   kPermission,      // not permitted to this caller
   kBusy,            // held by another process or daemon
   kIo,              // the volume failed; `sys_errno` tells how
   kCorrupt,         // bytes do not match their checksum or grammar
-  kStale,           // look the name up again (an exception to POSIX described in fs/README.md)
+  kStale,           // look the name up again (a deviation from POSIX described in fs/README.md)
   kUnsupported,     // not offered here
   kReadOnly,        // mount or volume is read-only
   kNameTooLong,     // over 255 bytes
@@ -34,7 +34,7 @@ enum class Code : uint8_t {
   kVersion,         // on-volume format this program does not know
   kCanceled,        // shutting down
   kNoData,          // SEEK_DATA past the last byte
-  kOtherNode,       // of a peer, or shared with one: only its own node can do that
+  kOtherNode,       // belongs to a peer, or is shared with one: only its own node can do that
 };
 
 struct Error {
@@ -42,7 +42,7 @@ struct Error {
   int sys_errno = 0;
   std::string message;
 
-  // "journal 3/7: ..." : the place is prefixed on the way up.
+  // "journal 3/7: ...": callers prefix the place as the error passes up.
   Error&& at(std::string_view place) && {
     message.insert(0, std::string(place) + ": ");
     return std::move(*this);
@@ -60,9 +60,9 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
 // message gets its text.
 std::unexpected<Error> fail_errno(int sys_errno, std::string what);
 std::string_view code_name(Code code);
-// No further file can be made or opened just now: of the volume's inodes, or of this process's descriptors, none is left.
+// No further file can be made or opened now: the volume has no inode left, or this process no descriptor.
 bool lacks_files(const Error& error);
-// Of this process's descriptors, or the machine's.
+// This process, or the machine, has no descriptor left.
 bool lacks_descriptors(const Error& error);
 
 }  // namespace kvcachefs

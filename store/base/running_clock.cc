@@ -6,7 +6,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kMostNs = 5 * RunningClock::kTickNs / 2;  // between two ticks, on a machine that has much to do
+constexpr int64_t kMostNs = 5 * RunningClock::kTickNs / 2;  // most time between two ticks, on a busy machine
 }  // namespace
 
 void RunningClock::set_ticked(bool ticked) {

@@ -1,5 +1,5 @@
-// Time in which this process ran. Patience is counted by it: a daemon that was stopped (SIGSTOP, a frozen container) finds the machine's clock
-// further on than its threads had time for, and would refuse calls that it did not let wait.
+// Time during which this process ran; timeouts of waiting calls use it. After a stop (SIGSTOP, a frozen container) the machine's clock is
+// ahead of the time that the daemon's threads had, and by it the daemon would refuse calls that it did not let wait.
 #pragma once
 
 #include <atomic>
@@ -10,13 +10,13 @@
 
 namespace kvcachefs {
 
-// Thread-safe. Where nobody ticks it is the clock that it is given, from there on.
+// Thread-safe. While it is not ticked it advances like the clock that it wraps.
 class RunningClock final : public Clock {
  public:
   static constexpr int64_t kTickNs = 1'000'000'000;
   explicit RunningClock(const Clock& clock) : clock_(clock) {}
 
-  // While it is ticked, each kTickNs or so, by a thread that waits for nothing else, no more than a few ticks pass between two calls of this.
+  // `ticked`: a thread that waits for nothing else calls tick() about every kTickNs. Then the clock advances by a few ticks at most between two calls.
   void set_ticked(bool ticked);
   void tick() { static_cast<void>(monotonic_ns()); }
 

@@ -1,4 +1,4 @@
-// For tests: whether this is compiled with AddressSanitizer or ThreadSanitizer, which g++ and clang tell differently.
+// For tests: whether AddressSanitizer or ThreadSanitizer is compiled in; g++ and clang signal that differently.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace kvcachefs {
 
 inline constexpr bool kSanitized = KVCACHEFS_SANITIZED;
 
-// Of so many random histories a sanitizer, under which each takes ten times as long, sees a third: wrong results are what the release build
-// looks for, in all of them.
+// Number of random histories to run out of `count`: a third under a sanitizer, where each takes ten times as long. The release build, which
+// looks for wrong results, runs all of them.
 constexpr uint64_t histories_here(uint64_t count) { return kSanitized ? (count + 2) / 3 : count; }
 
 }  // namespace kvcachefs

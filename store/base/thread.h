@@ -1,4 +1,4 @@
-// Threads that `top -H` and a debugger show by name.
+// Starts threads with a name that `top -H` and a debugger show.
 #pragma once
 
 #include <pthread.h>

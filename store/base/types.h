@@ -8,8 +8,8 @@
 
 namespace kvcachefs {
 
-// (node ordinal, epoch, number) packed so that it is also the FUSE nodeid and the inode number: never reused.
-// The node ordinal is local to a mount (0 = this node); epoch and number are what the journals of that node say.
+// (node ordinal, epoch, number), packed so that it is also the FUSE nodeid and the inode number: never reused.
+// The node ordinal is local to a mount (0 = this node); epoch and number are those in the journals of that node.
 struct ObjectId {
   uint64_t value = 0;
 
@@ -34,12 +34,12 @@ inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << ObjectId::kEpochBits) - 1;
 
 // An extent file: nodes/<node>/<epoch>/extents/<seq/4096>/<seq>.<kind>
 struct ExtentId {
-  uint32_t epoch = 0;  // on a mount: with the ordinal of the node above its bits (0 = this node)
+  uint32_t epoch = 0;  // on a mount: with the node's ordinal in the bits above (0 = this node)
   uint64_t seq = 0;
   constexpr uint32_t node_ordinal() const { return epoch >> ObjectId::kEpochBits; }
   constexpr bool is_foreign() const { return node_ordinal() != 0; }
   constexpr ExtentId here(uint32_t ordinal) const { return valid() ? ExtentId{(ordinal << ObjectId::kEpochBits) | epoch, seq} : *this; }
-  constexpr ExtentId there() const { return {epoch & kMaxEpoch, seq}; }  // as its node says
+  constexpr ExtentId there() const { return {epoch & kMaxEpoch, seq}; }  // as in its own node's journals
   constexpr bool valid() const { return epoch != 0; }
   auto operator<=>(const ExtentId&) const = default;
 };
@@ -52,7 +52,7 @@ enum class PlaceKind : uint8_t {
   kRaw = 4,     // a random-access backing file, 1:1, not checksummed
 };
 
-// Where a body lies. `length` is the body's size in bytes (for kRaw the file's own size tells).
+// Where a body lies. `length` is the body's size in bytes (for kRaw the file's own size counts).
 struct Place {
   PlaceKind kind = PlaceKind::kNone;
   ExtentId extent;

@@ -28,14 +28,14 @@ class UniqueFd {
     close();
     fd_ = fd;
   }
-  // For writers: on some file systems the result is the only place where a lost write is told.
+  // For writers: on some file systems only this result reports a lost write.
   int close() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_ = -1;
 };
 
-// Runs a system call again for as long as a signal interrupts it.
+// Repeats a system call as long as a signal interrupts it.
 template <class Call>
 auto retry_interrupted(Call call) {
   while (true) {

@@ -8,7 +8,7 @@
 namespace kvcachefs {
 
 namespace {
-// 0 when the letter is no unit.
+// 0 if the letter is no unit.
 uint64_t unit_bytes(char letter) {
   switch (letter) {
     case 'k':
@@ -28,7 +28,7 @@ Result<uint64_t> parse_size(std::string_view text) {
   auto refuse = [&] {
     return fail(Code::kInvalid, fmt::format("'{}' is not a size (examples: 4096, 64K, 1.5G, 2T)", text));
   };
-  // "64MB" is 64 x 1000 x 1000 to some and 64 x 1024 x 1024 to others.
+  // "64MB" means 64 x 1000 x 1000 to some users and 64 x 1024 x 1024 to others.
   auto refuse_ambiguous = [&](const char* letter) {
     const std::string_view number(text.data(), static_cast<size_t>(letter - text.data()));
     return fail(Code::kInvalid, fmt::format("'{}' may mean powers of 1000 or of 1024: write {}{} or {}{}iB, which are of 1024, or the "
@@ -48,7 +48,7 @@ Result<uint64_t> parse_size(std::string_view text) {
     if (!rest.empty() && rest != "i" && rest != "iB") return refuse();
   }
   const double bytes = number * static_cast<double>(unit);
-  if (bytes >= 9.2e18 || (unit == 1 && bytes != std::floor(bytes))) return refuse();  // of "226.8G", as sizes are told, the whole bytes
+  if (bytes >= 9.2e18 || (unit == 1 && bytes != std::floor(bytes))) return refuse();  // fractions of a unit like "226.8G" are cut to whole bytes
   return static_cast<uint64_t>(bytes);
 }
 

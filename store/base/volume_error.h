@@ -1,4 +1,4 @@
-// What a client is told of an error of the volume under its call.
+// Translates an error of the volume into the error for the client's call.
 #pragma once
 
 #include <utility>
@@ -7,8 +7,8 @@
 
 namespace kvcachefs {
 
-// "No such file", "is a directory" and the like are said of a file of the volume, not of the one that the client named: to the client
-// that is an I/O error. The words, which name the place, stay as they are.
+// "No such file", "is a directory" and the like concern a file of the volume, not the file that the client named: for the client
+// they are an I/O error. The message, which names the place, stays as it is.
 inline Error error_of_volume(Error error) {
   switch (error.code) {
     case Code::kNoSpace:

@@ -1,4 +1,4 @@
-// Work handed to one thread that may block, by threads that must not or that hold a lock.
+// Hands work to one thread that may block, from threads that must not block or that hold a lock.
 #pragma once
 
 #include <chrono>
@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-// A flag that one thread waits for and any thread sets; what was set before the wait ends it at once. Thread-safe; a leaf.
+// A flag that one thread waits for and any thread sets; if it was set before the wait, the wait ends at once. Thread-safe; a leaf.
 class Wakeup {
  public:
   void wake() {
@@ -21,7 +21,7 @@ class Wakeup {
     }
     ready_.notify_one();
   }
-  // Returns after wake(), or after `most`, and takes the flag back: a wake-up that comes later ends the next wait. True: woken.
+  // Returns after wake(), or after `most`, and clears the flag: a later wake() ends the next wait. True: woken.
   bool wait_for(std::chrono::milliseconds most) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, most, [this] { return woken_; });
@@ -39,12 +39,12 @@ class Wakeup {
   bool woken_ = false;
 };
 
-// Thread-safe; a leaf. The work runs on the thread that calls run(), without the lock, in the order in which it was added.
+// Thread-safe; a leaf. The thread that calls run() does the work, without the lock, in the order in which it was added.
 class WorkQueue {
  public:
   using Work = std::move_only_function<void()>;
 
-  // `wake` is told of each addition; it must not block. It outlives this queue.
+  // Each addition calls `wake`, which must not block. It outlives this queue.
   explicit WorkQueue(Wakeup& wake) : wake_(wake) {}
 
   void add(Work work) {
@@ -54,7 +54,7 @@ class WorkQueue {
     }
     wake_.wake();
   }
-  // Runs what is there now, not what that adds. False: there was nothing.
+  // Runs the work that is queued now, not the work that it adds. False: there was none.
   bool run() {
     std::deque<Work> work;
     {

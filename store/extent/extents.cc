@@ -36,7 +36,7 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind) {
 Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose)
     : volume_(std::move(volume)), identity_(std::move(identity)), whose_(whose), open_(max_open_files) {}
 
-// It has one writer, and this is another node's.
+// An extent has one writer; for a peer's extents that is the peer.
 Status Extents::refuse_of_peer(std::string_view what) const {
   if (whose_ == Whose::kOwn) return {};
   return fail(Code::kReadOnly, fmt::format("extents of node '{}', a peer: not {} here", identity_.node, what));
@@ -70,7 +70,7 @@ Result<Extents::Made> Extents::make_if_few_open(PlaceKind kind) {
   return make(kind);
 }
 
-// Counts it as long as anybody has it open, and asks for syncs if they are many.
+// Counts the file until its last reference goes, and asks for syncs once many are open.
 FilePtr Extents::counted(FilePtr file) {
   File* const self = file.get();
   const size_t open = made_open_->fetch_add(1) + 1;
@@ -81,7 +81,7 @@ FilePtr Extents::counted(FilePtr file) {
           }};
 }
 
-// What others mount over a directory of this epoch is no place for its extents: they are gone when that is unmounted.
+// Fails if the file lies in another file system, mounted by others over a directory of this epoch: its files vanish when that is unmounted.
 Status Extents::look_where_it_is(File& file, const std::string& path) {
   const auto made = file.info();
   uint64_t first = 0;
@@ -97,7 +97,7 @@ Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
   auto opened = volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct});
   if (!opened) {
-    // Not a number, and sooner or later a directory, for each try. Where it may have been made all the same, it is not tried again.
+    // Gives the number back, or failing attempts would use up numbers, and in time directories. After other errors the file may exist: the number is not used again.
     uint64_t unused = id.seq + 1;
     if (lacks_files(opened.error())) next_seq_.compare_exchange_strong(unused, id.seq);
     return std::unexpected(std::move(opened).error());
@@ -114,7 +114,7 @@ Result<Extents::Made> Extents::make_file(PlaceKind kind) {
     std::copy(header.begin(), header.end(), block);
     const std::span<const std::byte> piece(block);
     if (auto written = file->write({&piece, 1}, 0); !written) {
-      static_cast<void>(volume_->remove_file(path));  // or each try would leave one behind
+      static_cast<void>(volume_->remove_file(path));  // else each attempt would leave a file behind
       return std::unexpected(std::move(written).error());
     }
     kill_point("extent-header");
@@ -204,7 +204,7 @@ Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
     opened = with_descriptor(open_file);
   }
   KVC_ASSIGN(FilePtr file, std::move(opened));
-  FilePtr dropped;  // closed after the lock is given up
+  FilePtr dropped;  // closed after the lock is released
   std::lock_guard lock(mutex_);
   if (removals != removals_) return file;
   return open_.add(id, std::move(file), dropped);
@@ -235,7 +235,7 @@ void Extents::close_cached(ExtentId id) {
     if (const std::shared_ptr<Extents> peer = peer_of(id)) peer->close_cached(id.there());
     return;
   }
-  FilePtr dropped;  // closed after the lock is given up
+  FilePtr dropped;  // closed after the lock is released
   std::lock_guard lock(mutex_);
   dropped = open_.take(id);
 }
@@ -247,7 +247,7 @@ std::vector<ExtentId> Extents::cached_ids() {
 
 void Extents::let_go(ExtentId id) {
   close_cached(id);
-  FilePtr unsynced;  // closed after the lock is given up
+  FilePtr unsynced;  // closed after the lock is released
   std::lock_guard lock(mutex_);
   auto found = unsynced_.find(id);
   if (found == unsynced_.end()) return;
@@ -275,7 +275,7 @@ std::string Extents::path(ExtentId id, PlaceKind kind) const {
 Status Extents::remove(ExtentId id, PlaceKind kind) {
   KVC_TRY(refuse_of_peer("removed"));
   const std::string path = extent_path(identity_.node, id, kind);
-  let_go(id);  // NFS renames a file that is open, and removes it when it is closed
+  let_go(id);  // NFS only renames a file that is open, and removes it when it is closed
   {
     std::lock_guard lock(mutex_);
     if (!in_hand_.empty()) removed_.insert(id);

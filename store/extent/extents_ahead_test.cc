@@ -1,4 +1,4 @@
-// Several threads that sync: who asks for a file's sync waits for whichever has it in hand, and hears of its error.
+// Several threads that sync: a caller that needs a file's sync waits for the call that has it in hand, and gets its error.
 #include <algorithm>
 #include <atomic>
 #include <cerrno>

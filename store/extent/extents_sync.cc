@@ -1,4 +1,4 @@
-// What of the extents is not synced yet, and who waits for it; what gives way to others where descriptors are lacking.
+// The part of Extents that syncs noted files, lets callers wait for syncs, and frees descriptors when they run short.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -18,7 +18,7 @@ void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
   noted.kind = kind;
 }
 
-// Out of the notes, with the lock held; sync_taken() has to follow.
+// Takes a file out of the notes. Caller holds mutex_ and must call sync_taken() next.
 Extents::Unsynced Extents::take_unsynced(std::unordered_map<ExtentId, Unsynced>::iterator at) {
   Unsynced taken = std::move(at->second);
   in_hand_.emplace(at->first, taken.file);
@@ -74,7 +74,7 @@ Status Extents::sync_ahead() {
   return result;
 }
 
-// Those of `ids` that other calls have in hand; then the error of one that is lost.
+// Waits for those of `ids` that other calls are syncing; returns the error of one that is lost.
 Status Extents::wait_for_syncs(const std::vector<ExtentId>& ids) {
   std::unique_lock lock(mutex_);
   settled_.wait(lock, [&] { return std::ranges::none_of(ids, [&](ExtentId id) { return in_hand_.contains(id); }); });
@@ -119,22 +119,22 @@ namespace {
 bool is_same_file(const FileInfo& one, const FileInfo& other) { return one.file_id == other.file_id && one.file_system == other.file_system; }
 }  // namespace
 
-// An error if others removed or renamed the file, or put something in its place. It can be read and synced still, but who looks for it by
-// its name finds nothing of that. Each sync looks, for it is answered as durable.
+// An error if others removed, renamed or replaced the file: it can still be read and synced, but a look-up by its name does not find
+// these bytes. Called by every sync, because the data is then reported as durable.
 Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
   const std::string name = path(id, unsynced.kind);
   auto there = volume_->info(name);
-  while (!there && lacks_descriptors(there.error()) && close_idle()) there = volume_->info(name);  // no other sync, which would look as well
+  while (!there && lacks_descriptors(there.error()) && close_idle()) there = volume_->info(name);  // not another sync, which would call this again
   const auto open = unsynced.file->info();
   const char* what = nullptr;
   if (!there && is_not_there(there.error())) what = there.error().code == Code::kNotFound ? "removed" : "replaced";
-  else if (!open && open.error().sys_errno == ESTALE) what = "removed";  // another client of NFS did it
+  else if (!open && open.error().sys_errno == ESTALE) what = "removed";  // another client of NFS removed it
   else if (there && (there->is_directory || (open && volume_->features().file_ids && !is_same_file(*there, *open)))) what = "replaced";
   if (what == nullptr) return {};
   return fail(Code::kIo, fmt::format("{} was {} by others while it was open", name, what));
 }
 
-// By this store, while a sync is under way: nobody waits for what was in it.
+// Whether this store removed the file while a sync was under way: its content is then not needed.
 bool Extents::removed_here(ExtentId id) {
   std::lock_guard lock(mutex_);
   return removed_.contains(id);
@@ -148,7 +148,7 @@ Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
     status.error().message += ": what was written to it since it was synced last may be lost";
     log::error("{}", status.error().message);
   }
-  FilePtr noted_again;  // closed after the lock is given up, as `unsynced` is
+  FilePtr noted_again;  // closed after the lock is released, as `unsynced` is
   {
     std::lock_guard lock(mutex_);
     const auto [first, end] = in_hand_.equal_range(id);
@@ -168,14 +168,14 @@ Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
   return status;
 }
 
-// All of them, also after an error; the first one is returned. Each is closed before the next: directories want descriptors, too.
+// Syncs all, even after an error; returns the first error. Closes each file before the next, because syncing directories needs descriptors too.
 Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories) {
   Status result;
   for (auto& [id, unsynced] : files)
     if (Status status = sync_taken(id, std::move(unsynced)); !status && result) result = std::move(status);
   for (auto& directory : directories) {
     Status status = with_descriptor([&] { return volume_->sync_directory(directory); });
-    if (status || status.error().code == Code::kNotFound) continue;  // removed: nothing was left in it
+    if (status || status.error().code == Code::kNotFound) continue;  // removed: it held nothing
     if (result) result = std::move(status);
     std::lock_guard lock(mutex_);
     unsynced_directories_.insert(std::move(directory));
@@ -183,9 +183,9 @@ Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std
   return result;
 }
 
-// --- where descriptors are lacking ---
+// --- when descriptors run short ---
 
-// One that nobody writes any more, for it would stay open. False: there is none. What its failure means is told by the next sync.
+// Syncs, and so closes, a file without a writer (another would stay open). False: there is none. The next sync_all() or sync_ahead() returns its error.
 bool Extents::sync_one() {
   ExtentId id;
   Unsynced unsynced;
@@ -202,9 +202,9 @@ bool Extents::sync_one() {
   return true;
 }
 
-// Files that are only kept for the next reader.
+// Closes the files that are only cached for the next reader.
 bool Extents::close_idle() {
-  std::vector<FilePtr> dropped;  // closed after the lock is given up
+  std::vector<FilePtr> dropped;  // closed after the lock is released
   std::lock_guard lock(mutex_);
   dropped = open_.take_all();
   return !dropped.empty();
@@ -212,7 +212,7 @@ bool Extents::close_idle() {
 
 bool Extents::give_up_descriptor() { return close_idle() || sync_one() || give_up_spare(); }
 
-// What is open anyway because it is not synced yet, or is being synced; null: it is neither.
+// A file that is open because it is not synced yet, or is being synced; null: neither.
 FilePtr Extents::written(ExtentId id) {
   std::lock_guard lock(mutex_);
   if (auto found = unsynced_.find(id); found != unsynced_.end()) return found->second.file;

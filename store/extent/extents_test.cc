@@ -1,4 +1,4 @@
-// What a failed sync leaves noted; what is done where descriptors are lacking.
+// Notes left by a failed sync; behaviour when descriptors run short.
 #include <cerrno>
 #include <functional>
 #include <memory>
@@ -86,7 +86,7 @@ Status take_name(Volume& volume, const std::string& path, const std::string& how
   return {};
 }
 
-// Its bytes are where nobody looks for them, or who looks finds others.
+// The file's bytes cannot be found by its name any more, or other bytes are there.
 TEST(TakenNames, FailTheNextSyncOfThatFile) {
   for (const PlaceKind kind : {PlaceKind::kPacked, PlaceKind::kSolo, PlaceKind::kRaw})
     for (const char* how : {"removed", "renamed", "replaced", "replaced and kept", "a directory", "its directory renamed", "its directory replaced"}) {
@@ -110,8 +110,8 @@ class FewDescriptors : public ::testing::Test {
  protected:
   Result<Extents::Made> make_solo() { return extents_.make_if_few_open(PlaceKind::kSolo); }
   bool lacks_ = false;
-  VolumeCall::Kind called_ = VolumeCall::Kind::kOpen, gives_back_ = VolumeCall::Kind::kSync;  // what lacks one, until then
-  std::weak_ptr<File> open_;  // and what has it
+  VolumeCall::Kind called_ = VolumeCall::Kind::kOpen, gives_back_ = VolumeCall::Kind::kSync;  // called_ lacks a descriptor until a call of kind gives_back_
+  std::weak_ptr<File> open_;  // while this file is open, called_ lacks one too
   int syncs_ = 0, asked_ = 0;
   Extents extents_{make_fault_volume(make_sim_volume(),
                                      [this](const VolumeCall& call) {

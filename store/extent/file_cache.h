@@ -1,4 +1,4 @@
-// Open files that are kept for the next reader.
+// A cache of open files for the next reader.
 #pragma once
 
 #include <list>
@@ -11,19 +11,19 @@
 
 namespace kvcachefs {
 
-// Not thread-safe. Closes nothing itself but at its end: what leaves it is handed to the caller, who may hold a lock.
+// Not thread-safe. Closes no file except in its destructor: files that leave it go to the caller, who may hold a lock.
 class FileCache {
  public:
   explicit FileCache(size_t most) : most_(most) {}
 
-  // Null: it is not there.
+  // Null: not in the cache.
   FilePtr find(ExtentId id) {
     const auto found = files_.find(id);
     if (found == files_.end()) return nullptr;
     ages_.splice(ages_.begin(), ages_, found->second.age);
     return found->second.file;
   }
-  // The file that is there from now on: of two the first. What goes for it, if any, is in `dropped`.
+  // Returns the file that is cached from now on: if one was there already, that one. A file evicted for it goes to `dropped`.
   FilePtr add(ExtentId id, FilePtr file, FilePtr& dropped) {
     const auto [entry, fresh] = files_.try_emplace(id);
     if (!fresh) return entry->second.file;

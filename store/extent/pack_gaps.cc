@@ -20,7 +20,7 @@ std::vector<ByteRange> gaps_in_pack(std::vector<ByteRange> taken, uint64_t end) 
 }
 
 uint64_t pack_surplus_bytes(uint64_t allocated_bytes, uint64_t live_bytes, uint64_t bodies) {
-  constexpr uint64_t kMapBlocks = 4, kBodiesOfAMapBlock = 256;  // ext4 has 340 in one, other file systems need less
+  constexpr uint64_t kMapBlocks = 4, kBodiesOfAMapBlock = 256;  // ext4 maps 340 extents in a block, other file systems need less
   const uint64_t named_bytes = kBlockBytes + live_bytes;
   const uint64_t map_bytes = (kMapBlocks + bodies / kBodiesOfAMapBlock) * kBlockBytes;
   return allocated_bytes > named_bytes + map_bytes ? allocated_bytes - named_bytes : 0;

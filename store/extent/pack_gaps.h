@@ -1,4 +1,4 @@
-// Which parts of a pack extent no body lies in, and how to tell from outside that they hold blocks.
+// Finds the parts of a pack extent without a body, and tells from the file's blocks whether those parts take space.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@ struct ByteRange {
   bool operator==(const ByteRange&) const = default;
 };
 
-// Of [behind the header, end) what `taken` leaves; `taken` in any order, in whole blocks, perhaps overlapping.
+// The parts of [behind the header, end) that `taken` does not cover; `taken` in any order, in whole blocks, perhaps overlapping.
 std::vector<ByteRange> gaps_in_pack(std::vector<ByteRange> taken, uint64_t end);
 
-// Bytes of blocks of a pack file beyond its header and its `bodies`, which take `live_bytes` in whole blocks. 0 if the file
-// system may need as much itself to map the file: 16 KiB, and 4 KiB more for each 256 bodies.
+// Bytes that a pack file's blocks take beyond its header and its `bodies`, which take `live_bytes` in whole blocks. 0 if the file
+// system may need that much to map the file: 16 KiB, and 4 KiB more for each 256 bodies.
 uint64_t pack_surplus_bytes(uint64_t allocated_bytes, uint64_t live_bytes, uint64_t bodies);
 
 }  // namespace kvcachefs

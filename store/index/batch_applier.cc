@@ -74,7 +74,7 @@ class BatchApplier {
   Status on(const SyncedRecord&) { return {}; }
   Status on(const StatementRecord& record);
   Status on(const SeenRecord& record);
-  Status on(const EndsRecord&) { return {}; }  // of those who read journals
+  Status on(const EndsRecord&) { return {}; }  // only for readers of journals
   Status on(const NextRecord&) { return {}; }
 
   Result<ObjectEntry*> object(ObjectId id);
@@ -98,8 +98,8 @@ class BatchApplier {
   std::unordered_map<ObjectId, ObjectEntry> objects_;
   std::map<NameKey, Entry<NameRow>> names_;
   std::map<ExtentId, Entry<ExtentUsage>> extents_;
-  std::vector<ObjectId> losers_;     // lost a name, or were to lose one: gone if nameless at the end
-  std::vector<FreedPlace> dropped_;  // not freed if some object has the place at the end
+  std::vector<ObjectId> losers_;     // objects that lost a name, or should have: removed if nameless at the end
+  std::vector<FreedPlace> dropped_;  // places given up: freed unless some object has the place at the end
 };
 
 Result<BatchApplier::ObjectEntry*> BatchApplier::object(ObjectId id) {
@@ -179,7 +179,7 @@ Status BatchApplier::on(const AttributesRecord& record) {
   KVC_ASSIGN(auto* const entry, object(record.id));
   if (entry->row == nullptr) return {};
   ObjectRecord& known = entry->row->object;
-  if ((known.attributes.mode ^ record.attributes.mode) & kTypeMask) return {};  // its body is that of another kind
+  if ((known.attributes.mode ^ record.attributes.mode) & kTypeMask) return {};  // the body of `known` belongs to another type of file
   subtract_from_totals(known, effect_.totals);
   known.attributes = record.attributes;
   add_to_totals(known, effect_.totals);
@@ -191,7 +191,7 @@ Status BatchApplier::on(const MoveRecord& record) {
   note_extent(record.place);
   KVC_ASSIGN(auto* const entry, object(record.id));
   if (entry->row == nullptr || entry->row->object.body.version != record.version) {
-    // Overtaken by a removal or a new version: nothing names the copy at the new place.
+    // A removal or a new version overtook the move: no record names the copy at the new place.
     if (is_on_volume(record.place)) dropped_.push_back({record.id, record.place});
     return {};
   }
@@ -221,7 +221,7 @@ Status BatchApplier::on(const SuccessorsRecord& record) {
   return {};
 }
 
-// That an object was read is for those who follow the journal; nobody answers it, so it would stay for ever.
+// A `touch` statement is for nodes that follow the journal. No node answers it, so a row of it would stay forever.
 Status BatchApplier::on(const StatementRecord& record) {
   if (!is_answered(record)) return {};
   auto statement = std::make_shared<StatementRecord>(record);
@@ -288,7 +288,7 @@ Status BatchApplier::on(const UnnameRecord& record) {
   KVC_ASSIGN(auto* const row, names({record.parent, name_cookie(record.name)}));
   const auto at = std::ranges::lower_bound(row->row, record.name, {}, &NameEntry::name);
   if (at == row->row.end() || at->name != record.name || at->child != record.child) {
-    losers_.push_back(record.child);  // what its journal wants gone, goes, if nothing else names it
+    losers_.push_back(record.child);  // its journal wants it removed: remove it if it has no other name
     return {};
   }
   const NameEntry removed = std::move(*at);
@@ -298,7 +298,7 @@ Status BatchApplier::on(const UnnameRecord& record) {
 }
 
 Status BatchApplier::remove_nameless() {
-  // The has_names() question needs the rows as they will be.
+  // has_names() needs the rows as they will be after the batch.
   for (auto& [key, entry] : names_) {
     if (entry.changed) effect_.rows.names.emplace(key, std::move(entry.row));
   }
@@ -307,7 +307,7 @@ Status BatchApplier::remove_nameless() {
     if (entry->row == nullptr || entry->row->names > 0 || id == kRootId) continue;
     if (entry->row->is_directory()) {
       KVC_ASSIGN(const bool in_use, before_.has_names(id, effect_.rows.names));
-      if (in_use) continue;  // stays, nameless, rather than leave names in a directory that is not there
+      if (in_use) continue;  // stays, nameless: else its entries would lie in a directory that does not exist
     }
     subtract_from_totals(entry->row->object, effect_.totals);
     KVC_TRY(drop_place(id, entry->row->object.body.place));
@@ -327,7 +327,7 @@ std::vector<FreedPlace> BatchApplier::freed_places() const {
   }
   std::vector<FreedPlace> freed;
   for (const FreedPlace& dropped : dropped_) {
-    // Also against naming a place twice that two objects shared.
+    // Also keeps a place that two objects shared from being listed twice.
     if (held.emplace(dropped.place.extent, dropped.place.offset).second) freed.push_back(dropped);
   }
   return freed;

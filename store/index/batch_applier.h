@@ -15,7 +15,7 @@
 
 namespace kvcachefs {
 
-// The state before the batch.
+// The index as it was before the batch.
 class RowSource {
  public:
   virtual ~RowSource() = default;
@@ -33,14 +33,14 @@ struct BatchEffect {
   std::vector<FreedPlace> freed;
 };
 
-// Applies one batch, which ends at `after` in the journals; on an error (of reading rows) nothing has happened. Deterministic:
-// replay gives the same rows.
+// Applies one batch; `after` is the journal position behind it. The only errors are those of reading rows, and they change nothing.
+// Deterministic: a replay gives the same rows.
 Result<BatchEffect> apply_batch(const Batch& batch, JournalPosition after, const RowSource& before, const IndexTotals& totals);
 
-// What one object adds to the totals; used by the bulk load too.
+// Adds or subtracts one object's share of the totals; the bulk load uses this too.
 void add_to_totals(const ObjectRecord& object, IndexTotals& totals);
 void subtract_from_totals(const ObjectRecord& object, IndexTotals& totals);
-// Whether a place takes space on the volume, how much, and its share of an extent's usage.
+// Whether a place takes space on the volume; how much it takes; adds its share to an extent's usage.
 bool is_on_volume(const Place& place);
 uint64_t space_of(const Place& place);
 void add_to_extent(ObjectId object, const Place& place, ExtentUsage& usage);

@@ -16,7 +16,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Bounds the pages a transaction holds in RAM. Each is one sync.
+// Limits the pages that a transaction holds in RAM. Each transaction costs one sync.
 constexpr uint64_t kMaxRows = 400'000;
 constexpr uint64_t kMaxBytes = 48 * kMiB;
 constexpr uint8_t kMany = 255;
@@ -56,7 +56,7 @@ size_t BulkLoader::find(ObjectId id) const {
 
 Status BulkLoader::next_transaction() {
   writer_.reset();
-  // A transaction that filled the map would have to be done again from its first record, which is gone by then.
+  // A transaction that filled the map would have to be repeated from its first record, which is gone by then.
   while (env_.file_bytes() + 4 * kMaxBytes > env_.map_bytes()) KVC_TRY(env_.enlarge_map());
   KVC_ASSIGN(auto writer, env_.begin_write());
   writer_.emplace(std::move(writer));
@@ -147,7 +147,7 @@ Status BulkLoader::load_successors(const SuccessorsRecord& record) {
   return append(Table::kSuccessors, object_key(record.id));
 }
 
-// One batch may say several.
+// One batch may hold several statements.
 Status BulkLoader::load_statement(const StatementRecord& record) {
   if (record.said != next_statement_.said) next_statement_ = {record.said, 0};
   const StatementKey key = next_statement_;

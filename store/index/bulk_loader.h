@@ -1,5 +1,5 @@
-// Fills an empty index from a checkpoint: sorted streams appended to LMDB in a few synced transactions. Until finish()
-// the state row says "loading", and such an index is thrown away when it is opened.
+// Fills an empty index from a checkpoint: appends sorted records to LMDB in a few synced transactions. Until finish() the state row
+// says "loading"; an index that is opened in that state is thrown away.
 #pragma once
 
 #include <map>
@@ -18,10 +18,10 @@ class BulkLoader {
  public:
   static Result<std::unique_ptr<BulkLoader>> begin(LmdbEnv& env);
 
-  // Objects by id, then names by (parent, cookie, name), then successors by id, then what concerns other nodes; kCorrupt otherwise. After an error the
-  // load cannot go on.
+  // Records must come in this order: objects by id, names by (parent, cookie, name), successors by id, then the records about other nodes. Any other
+  // order is kCorrupt. After an error the load cannot go on.
   Status load(Record&& record);
-  // Durable when it returns.
+  // The load is durable when this returns.
   Status finish(JournalPosition position, Stamp stamp);
 
   // Valid after finish().
@@ -30,11 +30,11 @@ class BulkLoader {
 
  private:
   explicit BulkLoader(LmdbEnv& env) : env_(env) {}
-  // What names need to know of an object: 10 bytes each, so 10 M objects are 100 MB for the time of the load.
+  // What the names need to know of each object: 10 bytes an object, so 10 M objects take 100 MB for the time of the load.
   struct Loaded {
     std::vector<uint64_t> ids;
     std::vector<uint8_t> types;  // S_IFMT >> 12
-    std::vector<uint8_t> names;  // seen so far; 255: see many_names_
+    std::vector<uint8_t> names;  // counted so far; 255: see many_names_
   };
   static constexpr size_t kUnknown = SIZE_MAX;
   size_t find(ObjectId id) const;
@@ -44,7 +44,7 @@ class BulkLoader {
   Status load_successors(const SuccessorsRecord& record);
   Status load_statement(const StatementRecord& record);
   Status flush_names();
-  Status append(Table table, ByteSpan key);  // the row in value_
+  Status append(Table table, ByteSpan key);  // appends the row in value_
   template <class Row>
   Status put(Table table, const KeyBytes& key, const Row& row);
   Status next_transaction();

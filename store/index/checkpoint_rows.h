@@ -1,4 +1,4 @@
-// What a checkpoint of an index holds.
+// The records that a checkpoint of an index holds.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace kvcachefs {
 
-// All of it, in the order in which Index::load() wants it. Ends at the first error of `add`. kCorrupt: the index is damaged(), and rows may lack.
+// Passes all of them to `add`, in the order that Index::load() wants. Stops at the first error of `add`. kCorrupt: the index is damaged(), and rows may be missing.
 Status for_each_checkpoint_record(const Index& index, const std::function<Status(Record)>& add);
 
 }  // namespace kvcachefs

@@ -8,8 +8,8 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kListed = 1000;  // names at once
-constexpr std::string_view kNamelessPrefix = ".kvcachefs-nameless-";  // given and taken in one batch, to drop an object
+constexpr size_t kListed = 1000;  // names read per call
+constexpr std::string_view kNamelessPrefix = ".kvcachefs-nameless-";  // its names are given and taken in one batch, to remove an object
 
 bool has_subdirectories(const ObjectRecord& directory) { return directory.nlink > 2; }
 }  // namespace
@@ -37,7 +37,7 @@ Result<bool> DirectoryAudit::is_known(ObjectId id) const {
   return row.has_value();
 }
 
-// What the name leads to so far; no child: nothing.
+// What the name leads to so far; no child: the name is free.
 Result<DirectoryAudit::Holder> DirectoryAudit::holder(const Spot& spot) const {
   if (const auto changed = names_.find(spot); changed != names_.end()) return changed->second;
   KVC_ASSIGN(const auto entry, index_.find_name(spot.first, spot.second));
@@ -98,7 +98,7 @@ Status DirectoryAudit::lost(ObjectId directory, const Spot& spot) {
 }
 
 Status DirectoryAudit::name(const NameRecord& record) {
-  // As the index does it: what leads to nothing, or lies in nothing, is no name.
+  // As in the index: a name of an unknown child, or in an unknown directory, is ignored.
   KVC_ASSIGN(const bool child_known, is_known(record.child));
   KVC_ASSIGN(const bool parent_known, is_known(record.parent));
   if (!child_known || !parent_known) return {};
@@ -123,7 +123,7 @@ Status DirectoryAudit::unname(const UnnameRecord& record) {
   return {};
 }
 
-// --- putting right ---
+// --- repairs ---
 
 Status DirectoryAudit::settle(const Repair& repair) {
   begin();
@@ -136,13 +136,13 @@ Status DirectoryAudit::settle(const Repair& repair) {
 Status DirectoryAudit::settle(ObjectId directory, Suspect suspect, const Repair& repair) {
   KVC_ASSIGN(const auto row, index_.find_object_summary(directory));
   if (!row) return {};
-  std::vector<Spot> given;  // and not taken since
+  std::vector<Spot> given;  // and still there
   std::set<Spot> seen;
   for (Spot& spot : suspect.given) {
     KVC_ASSIGN(const auto entry, index_.find_name(spot.first, spot.second));
     if (entry && entry->child == directory && seen.insert(spot).second) given.push_back(std::move(spot));
   }
-  const bool has_older = suspect.names > static_cast<int>(given.size());  // which is not known, and right
+  const bool has_older = suspect.names > static_cast<int>(given.size());  // that name is not known here, and valid
   bool named = has_older;
   for (const Spot& spot : given) {
     std::string why;
@@ -174,7 +174,7 @@ Status DirectoryAudit::restore(ObjectId directory, const std::vector<Spot>& take
   return {};
 }
 
-// True also if it would take too long to tell.
+// Returns true also if the search would take too long.
 Result<bool> DirectoryAudit::lies_below(ObjectId directory, ObjectId ancestor) {
   std::vector<ObjectId> open = {ancestor};
   std::unordered_set<ObjectId> seen = {ancestor};

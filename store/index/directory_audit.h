@@ -1,9 +1,9 @@
-// Keeps the directories of a replayed index a tree. A commit that is split into batches gives names before it takes others, so
-// a directory may have two names, or lie within itself, between two batches; what lasts is put right at the end of the epoch:
+// Keeps the directories of a replayed index a tree. A commit that is split into batches gives new names before it takes old ones away,
+// so between two batches a directory may have two names or lie within itself. Violations that remain at the end of the epoch are repaired:
 //   a directory with several names keeps the oldest one;
-//   one that lies below itself loses the name that made it so;
-//   one that lost its last name while names are in it gets that name back, if it is free.
-// Looks only at directories whose names changed: the cost is that of what is below those. One replay; one thread.
+//   a directory that lies below itself loses the name that put it there;
+//   a directory that lost its last name while it has entries gets that name back, if the name is free.
+// Looks only at directories whose names changed, so the cost is that of the subtrees below them. One audit for each replay; one thread.
 #pragma once
 
 #include <functional>
@@ -20,16 +20,16 @@ namespace kvcachefs {
 
 class DirectoryAudit {
  public:
-  // `index` has what came before.
+  // `index` holds the state before the replay.
   explicit DirectoryAudit(const Index& index) : index_(index) {}
 
-  // What is about to be applied, record by record in order; begin() before the first record of each batch.
+  // Report each record before it is applied, in order; call begin() before the first record of each batch.
   void begin();
   void put(const ObjectRecord& object);
   Status name(const NameRecord& record);
   Status unname(const UnnameRecord& record);
 
-  // After all of it was applied. Each repair is given to `repair`, which applies it before it returns, with the reason.
+  // Call after all batches of the epoch were applied. Passes each repair, with its reason, to `repair`, which must apply it before it returns.
   using Repair = std::function<Status(const Record& record, const std::string& why)>;
   Status settle(const Repair& repair);
 
@@ -43,7 +43,7 @@ class DirectoryAudit {
     ObjectId child;
     bool is_directory = false;
   };
-  Result<bool> is_directory(ObjectId id) const;  // once the batch holds
+  Result<bool> is_directory(ObjectId id) const;  // as of the end of the batch so far
   Result<bool> is_known(ObjectId id) const;
   Result<Holder> holder(const Spot& spot) const;
   Result<bool> has_names_in(ObjectId directory) const;
@@ -57,13 +57,13 @@ class DirectoryAudit {
 
   const Index& index_;
   std::map<ObjectId, Suspect> suspects_;
-  uint64_t steps_left_ = 50'000'000;  // of looks below directories; then none is moved any more
-  // Of the batch:
-  std::unordered_map<ObjectId, bool> put_;  // whether it is a directory
+  uint64_t steps_left_ = 50'000'000;  // entries that lies_below() may still look at; at 0 no further directory is moved
+  // State of the current batch:
+  std::unordered_map<ObjectId, bool> put_;  // object -> whether it is a directory
   std::map<Spot, Holder> names_;
   std::unordered_set<ObjectId> parents_;
   std::unordered_map<ObjectId, Spot> named_;  // directories that got their first name
-  std::unordered_set<ObjectId> unnamed_;      // empty ones that lost it
+  std::unordered_set<ObjectId> unnamed_;      // empty directories that lost their name
 };
 
 }  // namespace kvcachefs

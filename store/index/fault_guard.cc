@@ -9,30 +9,30 @@ namespace kvcachefs::fault_guard {
 
 namespace {
 
-// Of the guarded code this thread is in; null outside.
+// Where the guarded code of this thread was entered; null outside of guarded code.
 constinit thread_local sigjmp_buf* current = nullptr;
 
 struct sigaction previous_segv;
 struct sigaction previous_bus;
 
-// Async-signal-safe: a fault that is not ours goes where it would have gone without us.
+// Async-signal-safe. Passes a fault outside of guarded code to the handler that was installed before ours.
 void pass_on(int signal, siginfo_t* info, void* context, const struct sigaction& previous) {
   if (previous.sa_flags & SA_SIGINFO) {
     previous.sa_sigaction(signal, info, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // Back to the default; the instruction is repeated on return and the process dies of it, core file and all.
+    // Restore the default action: on return the instruction faults again and the process dies of it, core file included.
     struct sigaction by_default = {};
     by_default.sa_handler = SIG_DFL;
     sigaction(signal, &by_default, nullptr);
-    // One that was sent by kill() is not repeated by itself.
+    // A signal sent by kill() does not repeat by itself.
     if (info == nullptr || info->si_code <= 0) raise(signal);
   }
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
-  // A signal sent by another process is no fault of the guarded code.
+  // A signal sent by another process is not a fault of the guarded code.
   if (info == nullptr || info->si_code > 0) leave_as_fault();
   pass_on(signal, info, context, signal == SIGBUS ? previous_bus : previous_segv);
 }

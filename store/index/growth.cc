@@ -8,11 +8,11 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kPageBytes = 4 * kKiB;
-constexpr uint64_t kLeastLargeBytes = 1900;  // a little less than half a page: then a row has pages of its own
-constexpr uint64_t kKeyBytes = 32;           // with what LMDB and the checksum take for each row
+constexpr uint64_t kLeastLargeBytes = 1900;  // a little less than half a page: larger rows get pages of their own
+constexpr uint64_t kKeyBytes = 32;           // of a key, with the overhead of LMDB and the checksum for each row
 constexpr uint64_t kFixedBytes = 64;         // of a row with little in it
-constexpr uint64_t kNumberBytes = 16;        // of an id, with what stands beside it
-constexpr int kNeighboursBits = 4;           // objects of so many numbers in a row have a page in common: what is new is, and what goes by age
+constexpr uint64_t kNumberBytes = 16;        // of an id, with the fields beside it
+constexpr int kNeighboursBits = 4;           // 2^4 objects with consecutive numbers share a page: new objects are consecutive, and so are those evicted by age
 }  // namespace
 
 void IndexGrowth::add_row(uint64_t bytes) {
@@ -24,7 +24,7 @@ void IndexGrowth::add_row(uint64_t bytes) {
   }
 }
 
-// What is removed changes pages, and adds nothing.
+// Removed rows change pages and add nothing.
 void IndexGrowth::add(const Layer& rows) {
   for (const auto& [id, row] : rows.objects) {
     neighbours_.insert(id.value >> kNeighboursBits);
@@ -48,11 +48,11 @@ void IndexGrowth::add(const Layer& rows) {
   others_ += rows.extents.size() + rows.successors.size() + rows.statements.size();
 }
 
-// Each row writes its page anew, and some of the way to it, as far as there are such pages. Pages that earlier commits gave up are used first, but for
-// large rows, for which they seldom lie side by side.
+// Each row rewrites its page and part of the path to it, as far as there are such pages. Pages freed by earlier commits are used first, but not for
+// large rows, which need free pages that lie side by side: there are seldom any.
 uint64_t IndexGrowth::bytes(const IndexPages& pages) const {
-  constexpr uint64_t kSmallTimes = 2;  // in half-filled pages
-  constexpr uint64_t kOwnPages = 4;    // of LMDB
+  constexpr uint64_t kSmallTimes = 2;  // pages are half full
+  constexpr uint64_t kOwnPages = 4;    // LMDB's own
   if (neighbours_.empty() && names_ + others_ == 0) return 0;
   const uint64_t objects = std::min<uint64_t>(neighbours_.size(), pages.leaves_of_objects), names = std::min(names_, pages.leaves_of_names);
   const uint64_t leaves = objects + names + std::min(others_, pages.other_leaves);

@@ -1,5 +1,5 @@
-// How much the file of an index grows by the next commit, told from the rows that it writes and the pages that the file has. As close as is cheap, and
-// rather too much: so much is set aside of a capacity meanwhile. replica_test measures it.
+// Estimates how much the next commit adds to the file of an index, from the rows that it writes and the pages that the file has. As close as is cheap,
+// and rather too much: the store reserves this much of the capacity until the commit. replica_test measures it.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,12 @@
 
 namespace kvcachefs {
 
-// The file, as it was committed last.
+// The file as of its last commit.
 struct IndexPages {
-  // Pages with several rows, and those that lead to them: a commit writes anew which of them it changes.
+  // Pages that hold several rows, and branch pages above them: a commit rewrites those that it changes.
   uint64_t leaves_of_names = 0, leaves_of_objects = 0, other_leaves = 0, branches = 0;
-  uint64_t unused_bytes = 0;    // nothing is in them
-  uint64_t reusable_bytes = 0;  // ... and the next commit may write them; the others those behind it
+  uint64_t unused_bytes = 0;    // free
+  uint64_t reusable_bytes = 0;  // part of unused_bytes that the next commit may write; the commit after it may write the rest
 };
 
 class IndexGrowth {

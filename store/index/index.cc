@@ -12,7 +12,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Errors that another directory, or another minute, may cure; moving the index aside would only cost a rebuild.
+// Errors of the machine, which another directory or a later try may avoid; moving the index aside would only cost a rebuild.
 bool is_of_the_machine(const Error& error) {
   switch (error.sys_errno) {
     case EMFILE:
@@ -50,7 +50,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
     if (is_of_the_machine(opened.error())) return std::unexpected(std::move(opened).error());
     *why = opened.error().message;
     index->env_.reset();
-    if (index->half_loaded_) {  // nothing that is to be looked at, and perhaps half of what there is room for
+    if (index->half_loaded_) {  // nothing in it is worth keeping, and it may fill half of the space that there is
       log::warn("{}; a new one is made", *why);
       KVC_TRY(index->directory_.clear());
     } else {
@@ -68,7 +68,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
 Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_bytes) {
   KVC_ASSIGN(const auto close, directory_.consume_clean_mark());
   closed_cleanly_ = close != IndexDirectory::Close::kUnclean;
-  // A file too large for either is trusted until a read trips over it.
+  // A file too large for either check is trusted until a read finds damage.
   if (close == IndexDirectory::Close::kUnclean && directory_.data_bytes() <= kMaxChecksummedBytes) {
     KVC_TRY(check_pages(directory_.data_path(), LmdbEnv::is_sound_row));
   }
@@ -97,7 +97,7 @@ Status LmdbIndex::read_scrub_mark() {
   Bytes value;
   KVC_ASSIGN(const bool told, env_->get(Table::kMeta, kScrubKey, value));
   if (!told) return {};
-  if (auto row = decode_scrub_row(value)) scrub_mark_ = scrub_found_ = *row;  // else a hint that is not understood
+  if (auto row = decode_scrub_row(value)) scrub_mark_ = scrub_found_ = *row;  // else the hint is not understood: ignored
   return {};
 }
 
@@ -105,7 +105,7 @@ Status LmdbIndex::read_leftovers() {
   Bytes value;
   KVC_ASSIGN(const bool told, env_->get(Table::kMeta, kLeftoversKey, value));
   if (!told) return {};
-  auto row = decode_leftovers_row(value);  // of another program perhaps: a hint that is not understood is none
+  auto row = decode_leftovers_row(value);  // perhaps of another program: a hint that is not understood is ignored
   if (row && row->position == committed_) leftovers_ = std::move(row->leftovers);
   return {};
 }

@@ -47,7 +47,7 @@ class Fd {
 };
 
 // f_type of file systems whose files another machine may change, or whose mmap is not coherent. Values of statfs(2);
-// FUSE is among them because sshfs and most cluster file systems come as that.
+// FUSE is among them because sshfs and most cluster file systems use it.
 constexpr std::array<uint32_t, 19> kNetworkFileSystems = {
     0x6969,      // NFS
     0x517b,      // SMB
@@ -70,7 +70,7 @@ constexpr std::array<uint32_t, 19> kNetworkFileSystems = {
     0x013111a8,  // IBRIX
 };
 
-// The directory, or the nearest above it that is there.
+// The directory, or its nearest existing ancestor.
 fs::path nearest_existing(const std::string& path) {
   std::error_code ignored;
   fs::path existing = path;
@@ -91,18 +91,18 @@ Status check_local(const std::string& path) {
 }
 
 constexpr std::string_view kLockName = "lock";
-// All there ever is in such a directory.
+// All names that such a directory ever holds.
 constexpr std::array<std::string_view, 9> kOwnNames = {"data.mdb",    "lock.mdb",   kLockName, "clean",      "clean.tmp",
                                                        "compact.tmp", "refill.tmp", "damaged", "rebuild.tmp"};
 
-constexpr std::string_view kOwnMark = "kvcachefs index\n";  // what the lock file begins with
+constexpr std::string_view kOwnMark = "kvcachefs index\n";  // the lock file begins with it
 
 std::unexpected<Error> not_ours(const std::string& path, const std::string& why) {
   return fail(Code::kExists,
               fmt::format("index {}: {}: choose an empty or new directory with index= (nothing in it was touched)", path, why));
 }
 
-// No link, to whatever it leads, and no second name of a file that is used elsewhere.
+// Refuses links, whatever they lead to, and files that have a second name.
 Status check_kind(const std::string& path, const std::string& name, bool directory) {
   struct stat info = {};
   if (lstat(fmt::format("{}/{}", path, name).c_str(), &info) != 0) {
@@ -123,7 +123,7 @@ std::string head_of(const std::string& path) {
   return text;
 }
 
-// The page of LMDB's that names the tables has all of ours. For an index that was made before there was a mark, or has lost it.
+// Whether LMDB's page of table names holds all of ours. For an index made before there was a mark, or one that lost it.
 bool names_our_tables(const std::string& data) {
   const Fd fd(open(data.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.open()) return false;
@@ -141,13 +141,13 @@ bool names_our_tables(const std::string& data) {
   return false;
 }
 
-// LMDB environments of other programs have the same file names. The lock file may be missing, for copies leave such files out, or be damaged.
+// LMDB environments of other programs have the same file names, so the mark decides. The lock file may be missing (copies leave it out) or damaged.
 bool is_marked(const std::string& path) {
   return head_of(fmt::format("{}/{}", path, kLockName)).starts_with(kOwnMark) || head_of(path + "/clean").starts_with(kCleanMagic) ||
          names_our_tables(path + "/data.mdb");
 }
 
-// Whether there is one. What else is there is an error.
+// Whether the directory exists. An error if the path is something else.
 Result<bool> has_directory(const std::string& path) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {
@@ -158,7 +158,7 @@ Result<bool> has_directory(const std::string& path) {
   return true;
 }
 
-// It is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.
+// The directory is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.
 Status check_own(const std::string& path) {
   KVC_ASSIGN(const bool is_there, has_directory(path));
   if (!is_there) return {};
@@ -188,7 +188,7 @@ Result<int> take_lock(const std::string& path) {
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return fail_errno(errno, fmt::format("index {}: opening its lock file", path));
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
-    // Before there is any data. Without room for it the tables tell whose the data is.
+    // Marked before there is any data. If there is no room for the mark, the tables show whose the data is.
     if (!head_of(file).starts_with(kOwnMark) && pwrite(fd, kOwnMark.data(), kOwnMark.size(), 0) < 0)
       log::warn("index {}: its lock file could not be marked: {}", path, std::strerror(errno));
     return fd;
@@ -206,7 +206,7 @@ struct Fingerprint {
   bool operator==(const Fingerprint&) const = default;
 };
 
-// Reads in pieces: a mapping would have to be guarded against a file that is cut short.
+// Reads in pieces: a mapping would have to be guarded against truncation of the file.
 Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
   const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info = {};
@@ -226,7 +226,7 @@ Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
   return print;
 }
 
-// In place of what has that name: that may be another file's, too.
+// Unlinks the old file first, for it may be another file's second name.
 Status write_file(const std::string& path, std::string_view content) {
   unlink(path.c_str());
   const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -249,7 +249,7 @@ bool is_network_file_system(uint32_t type) {
 }
 
 Result<IndexDirectory> IndexDirectory::take(std::string path) {
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // names beside it are made of it
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // other paths are made from it by appending
   if (!path.starts_with('/')) return fail(Code::kInvalid, fmt::format("index {}: the path must be absolute", path));
   KVC_TRY(check_local(path));
   KVC_TRY(has_directory(path));
@@ -300,7 +300,7 @@ Status check_index_place(const std::string& directory) {
   struct stat info = {};
   if (stat(existing.c_str(), &info) != 0) return fail_errno(errno, fmt::format("index {}", directory));
   if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, fmt::format("index {}: {} is not a directory", directory, existing.string()));
-  if (existing != fs::path(directory)) {  // only a try tells: of a file system without a place for it, read-only or full
+  if (existing != fs::path(directory)) {  // only a try shows it: a read-only or full file system, or one that cannot hold it
     std::string probe = (existing / ".kvcachefs-XXXXXX").string();
     if (mkdtemp(probe.data()) == nullptr) return fail_errno(errno, fmt::format("index {}: making a directory in {}", directory, existing.string()));
     rmdir(probe.c_str());
@@ -334,7 +334,7 @@ Status set_index_aside(const std::string& directory) {
 Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
   if (access((path_ + "/damaged").c_str(), F_OK) == 0)
     return fail(Code::kCorrupt, fmt::format("index {} was found damaged when it was open last", path_));
-  // Left by an earlier process; the lock tells that none is alive, and a damaged one could keep LMDB from opening.
+  // Left by an earlier process; our lock proves that no such process is alive, and a damaged file could keep LMDB from opening.
   unlink((path_ + "/lock.mdb").c_str());
   std::error_code ignored;
   for (const char* name : {"/compact.tmp", "/refill.tmp", "/rebuild.tmp"}) fs::remove_all(path_ + name, ignored);
@@ -379,7 +379,7 @@ Status IndexDirectory::remove_rebuilt() const {
 
 Status IndexDirectory::rebuilt() const {
   KVC_TRY(check_in_place());
-  KVC_TRY(sync_directory(path_));  // before the note goes that the file is damaged
+  KVC_TRY(sync_directory(path_));  // before the "damaged" note is removed
   unlink((path_ + "/damaged").c_str());
   KVC_TRY(remove_rebuilt());
   return sync_directory(path_);
@@ -388,7 +388,7 @@ Status IndexDirectory::rebuilt() const {
 Status IndexDirectory::clear() {
   KVC_TRY(check_in_place());
   for (const std::string_view name : kOwnNames) {
-    if (name == kLockName) continue;  // held
+    if (name == kLockName) continue;  // we hold its lock
     std::error_code error;
     fs::remove_all(fs::path(path_) / name, error);
     if (error) return fail_errno(error.value(), fmt::format("index {}: removing {}/{}", path_, path_, name));

@@ -1,4 +1,4 @@
-// The index by hand: what a reader of index.h would try.
+// Tests of the index written by hand: uses that a reader of index.h would try.
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -436,7 +436,7 @@ TEST_F(IndexTest, ATrailingSlashMakesNoDifference) {
   EXPECT_TRUE(std::filesystem::exists(path() + ".damaged"));
 }
 
-// Also beside a reader that began before, and what is committed afterwards is in the new file.
+// Works beside a reader that began before, and later commits are in the new file.
 TEST_F(IndexTest, WhatIsUnusedIsGivenBackWhileItIsOpen) {
   constexpr uint64_t kFiles = 20'000, kKept = 100;
   const auto name = [](uint64_t n) { return fmt::format("{:0>100}", n); };
@@ -548,7 +548,7 @@ TEST(IndexSize, ACleanCloseLeavesFullPages) {
   EXPECT_FALSE(std::filesystem::exists(path + "/refill.tmp") || std::filesystem::exists(path + "/compact.tmp"));
 }
 
-// It is moved aside, removed and made anew as a whole.
+// The directory is moved aside, removed and made anew as a whole.
 TEST(IndexDirectory, NothingThatIsNotOfAnIndexIsTouched) {
   log::set_level(log::Level::kOff);
   const ScratchDirectory scratch(ScratchDirectory::kInMemory);
@@ -577,7 +577,7 @@ TEST(IndexDirectory, NothingThatIsNotOfAnIndexIsTouched) {
   log::set_level(log::Level::kInfo);
 }
 
-// What another program keeps in LMDB has the names of our files.
+// Another program's LMDB data has the same file names as ours.
 TEST(IndexDirectory, AnotherProgramsLmdbIsRefusedAndUntouched) {
   const ScratchDirectory scratch(ScratchDirectory::kInMemory);
   const std::string path = scratch.path("theirs");
@@ -640,7 +640,7 @@ TEST(IndexDirectory, AnIndexWhoseLockFileWentOrIsDamagedIsKnownByItsTables) {
   }
 }
 
-// Who can plant a link in a directory must not have files written or removed through it.
+// Someone who can plant a link in a directory must not get files written or removed through it.
 TEST(IndexDirectory, LinksAreRefusedAndNotFollowed) {
   const ScratchDirectory scratch(ScratchDirectory::kInMemory);
   const std::string path = scratch.path("index"), victim = scratch.path("victim");
@@ -710,7 +710,7 @@ TEST(IndexMap, GrowsWhenItIsFull) {
   EXPECT_EQ((*index)->totals().objects, 20'000u);
 }
 
-// Readers beside apply() and commit(): what was applied stays visible at every moment of its way into LMDB.
+// Readers beside apply() and commit(): an applied row stays visible at every moment of its way into LMDB.
 TEST(IndexThreads, NothingAppliedIsEverMissing) {
   const ScratchDirectory scratch;
   auto index = open_index(scratch.path("index"), Index::Found::kFresh);

@@ -76,7 +76,7 @@ Place packed(uint64_t extent, uint64_t block, uint64_t length) {
 }
 
 namespace {
-// The body as its place needs it to be.
+// Gives the body the bytes and checksums that its place requires.
 void make_servable(ObjectRecord& object) {
   Body& body = object.body;
   if (body.place.kind == PlaceKind::kInline) {
@@ -220,7 +220,7 @@ std::map<ExtentId, ExtentUsage> Model::extents() const {
 }
 
 std::string BatchMaker::some_name() {
-  const uint64_t which = below(60);  // few, so that names are taken, replaced and missed often
+  const uint64_t which = below(60);  // few distinct names, so that they are taken, replaced and missed often
   if (which < 30) return fmt::format("{:016x}{:016x}.bin", which * 0x9e3779b97f4a7c15ULL, which);
   if (which < 40) return std::string(which, static_cast<char>(200 + which));
   return fmt::format("n{}", which);
@@ -275,7 +275,7 @@ void BatchMaker::add_new(const Model& model, std::vector<Record>& records) {
   if (kind != 3) records.emplace_back(NameRecord{some_directory(model), some_name(), id});
 }
 
-// Equal bytes: a new object takes the place of the one it replaces.
+// With equal bytes, a new object takes the place of the one it replaces.
 void BatchMaker::add_takeover(const Model& model, std::vector<Record>& records) {
   const auto [where, old] = some_entry(model);
   const auto found = model.objects.find(old);
@@ -329,7 +329,7 @@ void BatchMaker::add_odd_operation(const Model& model, std::vector<Record>& reco
 void BatchMaker::add_operation(const Model& model, std::vector<Record>& records) {
   const auto [where, child] = some_entry(model);
   switch (below(12)) {
-    case 0:  // remove, also of a directory that still has names
+    case 0:  // remove; also directories that still have names
       records.emplace_back(UnnameRecord{where.first, where.second, child});
       break;
     case 1:  // rename, of directories too
@@ -430,7 +430,7 @@ void expect_same_directory(const Index& index, const Model& model, ObjectId id, 
 
 void expect_same(const Index& index, const Model& model) {
   EXPECT_EQ(index.totals(), model.totals());
-  // Every number the maker has used and some more, so that what is gone is asked for too.
+  // Asks for every number that the maker has used and some more, so that removed objects are asked for too.
   const uint64_t end = model.objects.empty() ? 50 : model.objects.rbegin()->first.number() + 50;
   for (uint64_t number = 1; number < end && !testing::Test::HasFatalFailure(); ++number) {
     expect_same_object(index, model, BatchMaker::id_of(number));

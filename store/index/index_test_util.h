@@ -1,4 +1,4 @@
-// What the tests of the index share: a scratch directory, a plain model of the index, and random batches.
+// Shared by the tests of the index: a scratch directory, a plain model of the index, and random batches.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,7 +20,7 @@
 
 namespace kvcachefs::index_test {
 
-// Removed with all it holds. Under TMPDIR, else /tmp; in memory: under /dev/shm if that can be written.
+// Removed with its content. Under TMPDIR, else /tmp; in memory: under /dev/shm if that is writable.
 class ScratchDirectory {
  public:
   enum Where { kOnDisk, kInMemory };
@@ -35,17 +35,17 @@ class ScratchDirectory {
 };
 
 IndexIdentity identity();
-// Opens, and fails the test if that fails or finds something else.
+// Opens an index; fails the test if that fails or `found` differs from `expected`.
 std::unique_ptr<Index> open_index(const std::string& directory, Index::Found expected, std::string* why = nullptr);
 
 ObjectRecord make_file(ObjectId id, Place place, uint64_t size_bytes = 5000);
 ObjectRecord make_directory(ObjectId id);
 Place packed(uint64_t extent, uint64_t block, uint64_t length = 5000);
 
-// The index as a person would write it down: no rows, no layers, everything computed anew when asked.
+// A naive model of the index: no rows, no layers, everything computed anew when asked.
 class Model {
  public:
-  // What becomes free, by (extent, offset).
+  // Returns the places that become free, by (extent, offset).
   std::set<std::pair<ExtentId, uint64_t>> apply(const Batch& batch);
 
   std::map<ObjectId, ObjectRecord> objects;
@@ -64,12 +64,12 @@ class Model {
   std::set<std::pair<ExtentId, uint64_t>> places() const;
 };
 
-// Batches as a store would journal them, and some that it should not.
+// Makes batches as a store would journal them, and some that it should not.
 class BatchMaker {
  public:
   explicit BatchMaker(uint64_t seed) : random_(seed) {}
   Batch make(const Model& model);
-  // The object with this number: over several epochs; the first numbers are the root's and those of no object.
+  // The object with this number, spread over several epochs; the first numbers are the root's and those of no object.
   static ObjectId id_of(uint64_t number) {
     return number < 10 ? ObjectId{number} : ObjectId::make(0, 1 + static_cast<uint32_t>(number / 300), number);
   }
@@ -94,7 +94,7 @@ class BatchMaker {
   uint64_t stamp_ = 1000;
 };
 
-// Every answer of the index against the model's.
+// Compares every answer of the index with the model's.
 void expect_same(const Index& index, const Model& model);
 // The same for the scans; everything applied must be committed.
 void expect_same_scans(const Index& index, const Model& model);

@@ -37,11 +37,11 @@ using fault_guard::run_guarded;
 
 constexpr const char* kTableNames[kTableCount] = {"meta", "names", "objects", "extents", "successors"};
 constexpr size_t kChecksumBytes = 4;
-// Above any row there can be (the checksums of a body of 2 TiB are 64 MiB); a longer one is a damaged length.
+// Larger than any row can be (the checksums of a body of 2 TiB are 64 MiB); a longer row has a damaged length.
 constexpr size_t kMaxRowBytes = 256 * kMiB;
-// What is worth a rewrite at close, and what would take too long then: a million rows a second, or many pages.
+// Smallest file worth rewriting at close, and largest files for refilling (a million rows a second) and for compacting (many pages): beyond these it takes too long.
 constexpr uint64_t kMinRewrittenBytes = 128 * kKiB, kMaxRefilledBytes = 64 * kMiB, kMaxCompactedBytes = 512 * kMiB;
-constexpr uint64_t kRefillBytes = 16 * kMiB;  // a transaction: its pages are in RAM until its end
+constexpr uint64_t kRefillBytes = 16 * kMiB;  // of a refill's transaction, whose pages are in RAM until its end
 constexpr const char* kCopyName = "/compact.tmp";  // beside data.mdb
 constexpr std::string_view kFoundBefore = "found before";
 
@@ -59,8 +59,8 @@ bool file_system_full(const std::string& directory) {
   return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kMiB;
 }
 
-// LMDB keeps a list for each transaction that gave pages up. Those of the newest one are not written by the next, for who reads what was
-// before it needs them.
+// LMDB keeps a list of the pages that each transaction freed. The next transaction must not write those of the newest one, for readers of the
+// snapshot before it need them.
 int pages_freed_last(MDB_txn* txn, uint64_t& pages) {
   constexpr MDB_dbi kFreePages = 0;
   MDB_cursor* cursor = nullptr;
@@ -77,7 +77,7 @@ int pages_freed_last(MDB_txn* txn, uint64_t& pages) {
   return code == MDB_NOTFOUND ? 0 : code;
 }
 
-// What a fault left is not touched any more, nor is it lost: leak checkers find it here.
+// Keeps transactions that a fault left: nothing may touch them again, and leak checkers find them here.
 void abandon(std::vector<MDB_txn*> transactions) {
   static LeafMutex mutex;
   static auto* const all = new std::vector<std::vector<MDB_txn*>>();
@@ -100,18 +100,18 @@ class LmdbEnv::Environment {
   MDB_env* env = nullptr;
   unsigned tables[kTableCount] = {};
   ReaderPool readers;
-  // Left by a fault while it wrote: LMDB's own state may be inconsistent, so that it is only read from now on, and its map
+  // A fault interrupted a write: LMDB's own state may be inconsistent, so this environment is only read from now on, and its map
   // and descriptors are leaked.
   std::atomic<bool> broken = false;
 
-  // LMDB takes the newest meta page that the file has at that moment. One that rotted, or an older file that was written back in place, would be believed,
-  // and what was committed since be gone: what a transaction begins with has to be what was committed last. The writer, and readers while its gate is open.
+  // LMDB starts a transaction from the newest meta page in the file. If a page rotted, or an older file was written back in place, that would lose what was
+  // committed since: so a transaction must begin with the last commit. Called by the writer, and by readers while its gate is open.
   bool is_newest(uint64_t transaction) {
     uint64_t before = newest_;
     if (asks_for_newest_.exchange(false) && transaction == before + 1) newest_.compare_exchange_strong(before, transaction);
     return transaction == newest_;
   }
-  // A commit ended, whatever came of it: the next transaction tells, mostly the reader that the gate opens with.
+  // A commit ended, with or without success: the next transaction to start shows which is newest, mostly the reader that opening the gate starts.
   void ask_for_newest() { asks_for_newest_ = true; }
 
  private:
@@ -121,16 +121,16 @@ class LmdbEnv::Environment {
   std::atomic<bool> asks_for_newest_ = false;
 };
 
-// Under the guard: an LMDB code.
+// Called under the guard; returns an LMDB code.
 int LmdbEnv::Environment::open(const std::string& directory, uint64_t map_bytes, Open how) {
   int code = mdb_env_create(&env);
   if (code != 0) return code;
   mdb_env_set_assert(env, on_assertion);
   code = mdb_env_set_maxdbs(env, kTableCount);
   if (code == 0) code = mdb_env_set_mapsize(env, map_bytes);
-  // NOLOCK: see reader_pool.h; the lock of IndexDirectory keeps other processes out, write_mutex_ other writers. NOTLS: read
-  // transactions belong to the pool, not to threads. NORDAHEAD: lookups are random. Never WRITEMAP (a full disk would be a
-  // SIGBUS), never NOSYNC (invariant 11).
+  // NOLOCK: see reader_pool.h; the lock of IndexDirectory excludes other processes, write_mutex_ other writers. NOTLS: read
+  // transactions belong to the pool, not to threads. NORDAHEAD: lookups are random. Never WRITEMAP (a full disk would
+  // raise SIGBUS), never NOSYNC (invariant 11).
   if (code == 0) code = mdb_env_open(env, directory.c_str(), MDB_NOLOCK | MDB_NOTLS | MDB_NORDAHEAD, 0600);
   if (code == 0) code = open_tables(how);
   if (code != 0) mdb_env_close(std::exchange(env, nullptr));
@@ -138,7 +138,7 @@ int LmdbEnv::Environment::open(const std::string& directory, uint64_t map_bytes,
 }
 
 int LmdbEnv::Environment::open_tables(Open how) {
-  // Existing ones are opened for reading: to make a table whose name was damaged would write into damaged pages.
+  // Existing tables are opened read-only: making a table whose name was damaged would write into damaged pages.
   const bool create = how == Open::kNew;
   MDB_txn* txn = nullptr;
   int code = mdb_txn_begin(env, nullptr, create ? 0 : MDB_RDONLY, &txn);
@@ -187,7 +187,7 @@ bool LmdbEnv::Environment::close() {
   return whole;
 }
 
-// A read transaction as of its construction.
+// A read transaction of the snapshot that is newest at its construction.
 class LmdbEnv::Reader {
  public:
   explicit Reader(const LmdbEnv& env) {
@@ -206,7 +206,7 @@ class LmdbEnv::Reader {
   int code() const { return reader_.code; }
   MDB_txn* txn() const { return reader_.txn; }
   unsigned table(Table table) const { return opened_->tables[static_cast<size_t>(table)]; }
-  // After guarded use of the transaction: whether it can be used again.
+  // Call after guarded use of the transaction: records whether it can be used again.
   void used(bool whole, int code) {
     if (!whole) left_ = ReaderPool::Left::kLost;
     if (whole && code != 0 && code != MDB_NOTFOUND) left_ = ReaderPool::Left::kSpoiled;
@@ -274,10 +274,10 @@ bool LmdbEnv::write_copy(uint64_t unused_bytes) {
   const uint64_t bytes = file_bytes();
   if (damaged() || bytes < kMinRewrittenBytes || bytes > kMaxCompactedBytes || !check_in_place()) return false;
   if (bytes - unused_bytes <= kMaxRefilledBytes) return unused_bytes > bytes / 8 && refill();
-  return unused_bytes > bytes / 3 && compact();  // which keeps what is unused inside of pages: usually a fifth
+  return unused_bytes > bytes / 3 && compact();  // compact() keeps free space inside of pages: usually a fifth
 }
 
-// Row by row in key order, which fills pages to the brim: what random keys leave two thirds full.
+// Copies row by row in key order, which fills pages completely; random keys leave them two thirds full.
 bool LmdbEnv::refill() {
   namespace fs = std::filesystem;
   const fs::path filled = directory_ + "/refill.tmp", copy = directory_ + kCopyName;
@@ -326,7 +326,7 @@ bool LmdbEnv::compact() {
   const int fd = ::open(copy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   int code = 0;
-  // Copies with a thread of its own, which no guard can save: the caller has just checked the pages.
+  // LMDB copies with a thread of its own, which the guard does not protect: the caller has just checked the pages.
   const bool whole = run_guarded([&] { code = mdb_env_copyfd2(opened()->env, fd, MDB_CP_COMPACT); });
   const bool synced = whole && code == 0 && fsync(fd) == 0;
   ::close(fd);
@@ -384,13 +384,13 @@ Status LmdbEnv::rewrite(uint64_t unused_bytes) {
   if (damaged()) return damage(kFoundBefore);
   const std::string copy = directory_ + kCopyName;
   if (Status replaced = replace_file(copy); !replaced) {
-    // Where only the opening failed what is written from now on would go into a file without a name.
+    // The rename succeeded and only the opening failed: writes from now on would go into a file without a name.
     if (access(copy.c_str(), F_OK) != 0) return damage(replaced.error().message);
     unlink(copy.c_str());
     return replaced;
   }
   const int fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd >= 0) fsync(fd);  // else an older file could have the name after a power loss, for which the journals are gone
+  if (fd >= 0) fsync(fd);  // else, after a power loss, the name could lead to an older file, whose journals are gone
   if (fd >= 0) ::close(fd);
   return {};
 }
@@ -403,7 +403,7 @@ Status LmdbEnv::replace_file(const std::string& with) {
     return fail_errno(errno, fmt::format("index {}: putting {} in its place", directory_, with));
   KVC_ASSIGN(auto sound, open_environment(Open::kExisting, map_bytes_));
   must_reopen_ = false;
-  // Whatever becomes of the old one: it is not used any more.
+  // Even if the old environment fails to close: it is not used any more.
   if (!replace(std::move(sound))) log::warn("index {}: the damaged file could not be closed", directory_);
   damaged_.store(false, std::memory_order_release);
   return {};
@@ -439,7 +439,7 @@ std::unexpected<Error> LmdbEnv::error(int code, std::string_view what) const {
     case MDB_BAD_VALSIZE:
     case MDB_BAD_DBI:
     case MDB_BAD_RSLOT:
-    case MDB_MAP_RESIZED:  // nobody else writes it
+    case MDB_MAP_RESIZED:  // no other process writes the file
     case MDB_NOTFOUND: return damage(fmt::format("{}: {}", what, mdb_strerror(code)));
     case MDB_MAP_FULL:
       return fail(Code::kNoSpace,
@@ -462,7 +462,7 @@ void LmdbEnv::keep_in_memory(uint64_t most_bytes) const {
 }
 
 void LmdbEnv::let_go_of_mapped(uint64_t kept_bytes, uint64_t most_bytes) const {
-  const Reader reader(*this);  // the file stays mapped where it is until that is gone
+  const Reader reader(*this);  // while a reader exists the file stays mapped where it is
   if (!reader.closed() && reader.code() == 0) let_go_of_mapped_pages(directory_ + "/data.mdb", kept_bytes, most_bytes);
 }
 
@@ -495,7 +495,7 @@ Result<bool> LmdbEnv::get(Table table, ByteSpan key, Bytes& value) const {
   reader.used(whole, code);
   if (!whole) return damage("a page sends readers astray");
   if (code == MDB_NOTFOUND) return false;
-  if (code != 0) return damage(mdb_strerror(code));  // reading what is mapped has no other reason to fail
+  if (code != 0) return damage(mdb_strerror(code));  // a read of mapped pages has no other reason to fail
   if (found.mv_size > kMaxRowBytes) return damage("a row has an impossible length");
   const bool copied = found.mv_size <= value.size();
   value.resize(found.mv_size);
@@ -506,14 +506,14 @@ Result<bool> LmdbEnv::get(Table table, ByteSpan key, Bytes& value) const {
   return true;
 }
 
-// A run of rows copied out of the map: key length, value length (4 bytes each), key, value.
+// A run of rows copied out of the map: for each, key length and value length (4 bytes each), key, value.
 struct LmdbEnv::Copied {
   Bytes buffer = Bytes(64 * kKiB);
   size_t rows = 0;
   size_t used = 0;
-  size_t need = 0;  // > 0: the next row takes this much and did not fit
+  size_t need = 0;  // > 0: the next row did not fit; it takes this many bytes
 
-  // From the first row with a key >= `from`, or above it. Guarded code: owns nothing, allocates nothing.
+  // Copies from the first row with a key >= `from`, or > `from` if `above`. Guarded code: owns nothing, allocates nothing.
   int fill(MDB_cursor* cursor, MDB_val from, bool above, size_t limit) {
     rows = used = need = 0;
     MDB_val key = from;
@@ -570,7 +570,7 @@ Status LmdbEnv::scan(Table table, ByteSpan from, const RowFunction& row) const {
       const ByteSpan key = ByteSpan(copied.buffer).subspan(at + 8, lengths[0]);
       value.assign(key.data() + lengths[0], key.data() + lengths[0] + lengths[1]);
       at += 8 + size_t{lengths[0]} + lengths[1];
-      // Keys that do not ascend would make a scan of a damaged tree go round for ever.
+      // If keys did not ascend, a scan of a damaged tree could loop forever.
       if (!last.empty() && !std::ranges::lexicographical_compare(last, key)) return damage("keys are out of order");
       last.assign(key.begin(), key.end());
       KVC_TRY(verify(table, key, value));
@@ -658,12 +658,12 @@ Status LmdbEnv::Writer::remove(Table table, ByteSpan key) {
 }
 
 Status LmdbEnv::Writer::commit() {
-  MDB_txn* txn = std::exchange(txn_, nullptr);  // gone whatever comes of it
+  MDB_txn* txn = std::exchange(txn_, nullptr);  // the transaction is gone, whatever the commit returns
   int code = 0;
   opened_->readers.close_gate();
   const bool whole = run_guarded([&] { code = mdb_txn_commit(txn); });
   if (!whole) {
-    // None is started any more: a meta page may be half written. Readers have what was provided.
+    // No reader is started any more: a meta page may be half written. Readers use the transactions provided before.
     opened_->readers.abandon_gate(MDB_CORRUPTED);
     return broken("a commit was lost");
   }

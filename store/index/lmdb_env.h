@@ -1,13 +1,13 @@
 // The LMDB environment as the rest of the index sees it: tables of checksummed rows, guarded against damage. The only
 // user of lmdb.h is lmdb_env.cc.
 //
-// Every row carries 4 bytes of checksum over table, key and value, so that a flipped value, a row in the wrong table or
-// a changed key is found out. Every call into LMDB and every look at mapped memory runs under the fault guard. After
-// the first sign of damage nothing is written any more, for LMDB copies pages without looking at them: writes answer
-// kCorrupt. Reads go on: each answers a row that matches its checksum, or kCorrupt for itself.
+// Every row carries 4 bytes of checksum over table, key and value, so a flipped value, a row in the wrong table or
+// a changed key is detected. Every call into LMDB and every look at mapped memory runs under the fault guard. After
+// the first sign of damage nothing is written any more, for LMDB copies pages without looking at them: writes return
+// kCorrupt. Reads go on: each returns a row that matches its checksum, or kCorrupt.
 //
-// Threads: get, scan and damaged from any thread; they touch memory only (page faults apart) and never wait for a Writer.
-// One Writer at a time.
+// Threads: get(), scan() and damaged() may be called from any thread; they touch memory only (page faults apart) and never wait
+// for a Writer. One Writer at a time.
 #pragma once
 
 #include <atomic>
@@ -35,10 +35,10 @@ class LmdbEnv {
 
  public:
   enum class Open : uint8_t { kExisting, kNew };
-  // Opens data.mdb in `directory`, or makes it and its tables. `map_bytes` is address space, neither memory nor disk.
+  // Opens data.mdb in `directory`, or makes it and its tables. `map_bytes` is address space only, neither memory nor disk.
   static Result<std::unique_ptr<LmdbEnv>> open(const std::string& directory, Open how, uint64_t map_bytes);
   ~LmdbEnv();
-  // Whether a stored value is what the environment would store under `key` in the table of that name.
+  // Whether `stored` is what the environment would store under `key` in the table of that name (the checksum matches).
   static bool is_sound_row(std::string_view table, ByteSpan key, ByteSpan stored);
   LmdbEnv(const LmdbEnv&) = delete;
   LmdbEnv& operator=(const LmdbEnv&) = delete;
@@ -46,25 +46,25 @@ class LmdbEnv {
   // The newest committed row; false if there is none.
   Result<bool> get(Table table, ByteSpan key, Bytes& value) const;
 
-  // Rows with key >= `from` in key order. The spans are copies, valid during the call. A false return stops. Read in pieces,
-  // without a transaction while `row` runs: as of one moment only if no commit runs meanwhile.
+  // Calls `row` for rows with key >= `from` in key order, until it returns false. The spans are copies, valid during the call. Reads in pieces
+  // and holds no transaction while `row` runs: the rows are of one moment only if no commit runs meanwhile.
   using RowFunction = std::function<bool(ByteSpan key, ByteSpan value)>;
   Status scan(Table table, ByteSpan from, const RowFunction& row) const;
 
   using WriterMutex = Mutex<LockRank::kIndexWriter>;
-  // One write transaction. Destroyed without commit() it leaves no trace. After an error only destruction is left.
+  // One write transaction. Destroying it without commit() discards it. After an error it can only be destroyed.
   class Writer {
    public:
     Writer(Writer&& other) noexcept;
     Writer& operator=(Writer&&) = delete;
     ~Writer();
     Status put(Table table, ByteSpan key, ByteSpan value);
-    // For keys that ascend and are greater than every key of the table: fills pages to the brim.
+    // For ascending keys, each greater than every key of the table: fills pages completely.
     Status append(Table table, ByteSpan key, ByteSpan value);
     Status remove(Table table, ByteSpan key);  // an absent row is fine
-    // Synced when it returns without error.
+    // The transaction is synced when this returns without error.
     Status commit();
-    // Whether an error came of the map being too small: destroy the Writer, call enlarge_map(), start again.
+    // Whether an error was due to the map being too small: destroy the Writer, call enlarge_map(), start again.
     bool map_full() const { return map_full_; }
 
    private:
@@ -82,46 +82,46 @@ class LmdbEnv {
     Bytes scratch_;
   };
   Result<Writer> begin_write();
-  // Doubles the map, by an opening beside the one that readers use meanwhile.
+  // Doubles the map by opening the file a second time; readers meanwhile use the first opening.
   Status enlarge_map();
 
-  // The file `with` takes the place of a damaged one, and is read and written from now on.
+  // Puts the file `with` in place of a damaged one; from then on it is the file that is read and written.
   Status replace_file(const std::string& with);
 
-  IndexPages pages() const;  // zeros: closed, or not to be found out
-  // The file without its `unused_bytes` in place of the one that is there, which readers use meanwhile. Nobody writes. The caller has checked the
-  // pages. An error: it stays as it is, or is damaged().
+  IndexPages pages() const;  // zeros: the environment is closed, or its pages could not be read
+  // Rewrites the file without its `unused_bytes` and replaces the old one, which readers use meanwhile. The caller makes sure that no Writer exists, and has
+  // checked the pages. On an error the file stays as it is, or is damaged().
   Status rewrite(uint64_t unused_bytes);
 
-  // No call may come after it. A file of which much is `unused_bytes` is rewritten without them, if it is not
-  // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
+  // The last call. If much of the file is `unused_bytes` and it is not too large, rewrites it without them; if that
+  // fails (a full disk) the file stays as it is. The caller has checked the pages.
   Status close(uint64_t unused_bytes);
 
-  // Reads the file's first `most_bytes` into the page cache and keeps what is read of them there: what streams through the page
-  // cache would push them out, and then each lookup waits for the disk. Reads from the disk; best effort (RLIMIT_MEMLOCK).
+  // Reads the file's first `most_bytes` into the page cache and locks them there: otherwise streaming I/O would push them out of the
+  // cache, and each lookup would then wait for the disk. Blocks on the disk; best effort (RLIMIT_MEMLOCK).
   void keep_in_memory(uint64_t most_bytes) const;
-  // What is mapped behind the first `kept_bytes` does not count as memory of this process any more, where that has more than `most_bytes` of files.
+  // If this process has more than `most_bytes` of files in memory, unmaps the pages behind the first `kept_bytes` of this one.
   void let_go_of_mapped(uint64_t kept_bytes, uint64_t most_bytes) const;
 
   // Makes a file that tells the next open not to trust the data. Blocks.
   void mark_damaged() const;
   bool damaged() const { return damaged_.load(std::memory_order_acquire); }
-  // For finders of damage above this layer. Returns the error to pass on.
+  // For layers above that find damage. Returns the error to pass on.
   std::unexpected<Error> damage(std::string_view what) const;
   uint64_t file_bytes() const;
-  uint64_t map_bytes() const { return map_bytes_; }  // for the owner of writes
+  uint64_t map_bytes() const { return map_bytes_; }  // call on the thread that writes
 
  private:
   class Reader;
   struct Copied;
   LmdbEnv(std::string directory, uint64_t map_bytes);
   std::shared_ptr<Environment> opened() const;
-  // As IndexDirectory::check_in_place(), of what was in the place when this was made.
+  // As IndexDirectory::check_in_place(), against the directory that was there when this object was made.
   Status check_in_place() const;
   Result<std::shared_ptr<Environment>> open_environment(Open how, uint64_t map_bytes) const;
-  // `next`, perhaps null, takes the place of the environment, which is closed when its readers are gone.
+  // Puts `next` (may be null) in place of the environment, which is closed when its readers are gone.
   bool replace(std::shared_ptr<Environment> next);
-  // Both leave a file beside the data that close() puts in its place; false: none.
+  // Both write a copy beside the data, which close() then puts in its place; false: no copy was made.
   bool refill();
   bool compact();
   bool write_copy(uint64_t unused_bytes);
@@ -130,12 +130,12 @@ class LmdbEnv {
   Status verify(Table table, ByteSpan key, Bytes& value) const;
 
   const std::string directory_;
-  const UniqueFd held_;  // the directory, as it was when this was made
+  const UniqueFd held_;  // the directory, opened when this object was made
   uint64_t map_bytes_;          // changed with write_mutex_ held
-  bool must_reopen_ = false;    // with write_mutex_ held: LMDB gave up over a failed write of its meta page
+  bool must_reopen_ = false;    // with write_mutex_ held: LMDB gave up after a failed write of its meta page
   mutable std::atomic<bool> damaged_{false};
   WriterMutex write_mutex_;         // held by the Writer
-  mutable LeafMutex opened_mutex_;  // for the pointer only
+  mutable LeafMutex opened_mutex_;  // guards the pointer below only
   std::shared_ptr<Environment> opened_;
 };
 

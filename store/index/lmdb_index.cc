@@ -18,11 +18,11 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t kKeptBytes = 128 * kMiB;  // in memory: some 600,000 chunks; more is left to the kernel to choose
+constexpr uint64_t kKeptBytes = 128 * kMiB;  // some 600,000 chunks; beyond this the kernel chooses what stays
 
 }  // namespace
 
-// Newest first, until `visit` is true.
+// Visits the layers newest first, until `visit` returns true.
 template <class Visit>
 bool LmdbIndex::visit_layers(const Visit& visit) const {
   return visit(active_) || (waiting_ && visit(waiting_->rows)) || (writing_ && visit(writing_->rows));
@@ -87,7 +87,7 @@ uint64_t LmdbIndex::growth_bytes() const {
 }
 
 // The four reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
-// to LMDB in between is in the newer snapshot.
+// to LMDB in between is then in the newer snapshot.
 
 Result<std::shared_ptr<const ObjectRow>> LmdbIndex::read_object(ObjectId id) const {
   {
@@ -182,7 +182,7 @@ LmdbIndex::OverlayNames LmdbIndex::overlay_names(ObjectId parent, uint64_t after
         found.covered = std::min(found.covered, at->first.cookie - 1);
         break;
       }
-      found.rows.emplace(at->first.cookie, at->second);  // newer layers came before
+      found.rows.emplace(at->first.cookie, at->second);  // newer layers were added before and win
     }
   };
   if (above != nullptr) take(*above);
@@ -202,7 +202,7 @@ Result<std::vector<NameEntry>> LmdbIndex::merge_names(ObjectId parent, uint64_t 
   std::vector<NameEntry> names;
   const auto emit = [&names](NameRow&& row) { std::ranges::move(row, std::back_inserter(names)); };
   while (names.size() < limit && after != kLastCookie) {
-    // Each round is complete up to `covered`; removed rows may make it yield less than was asked for.
+    // Each round is complete up to `covered`; removed rows may make it yield fewer names than were asked for.
     OverlayNames newer = overlay_names(parent, after, limit + 64, above);
     auto next = newer.rows.begin();
     Status status;
@@ -253,8 +253,8 @@ Result<bool> LmdbIndex::has_names(ObjectId directory, const std::map<NameKey, Na
 }
 
 Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosition after) {
-  // Only apply() changes the active layer, so what is read here stays true until it is changed below; a commit in
-  // between moves rows, it does not change them.
+  // Only apply() changes the active layer, so rows that are read here stay valid until they are changed below; a commit in
+  // between moves rows but does not change them.
   if (loading_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
   KVC_ASSIGN(BatchEffect effect, apply_batch(batch, after, *this, totals()));
   std::unique_lock lock(overlay_mutex_);
@@ -272,7 +272,7 @@ void LmdbIndex::keep_in_memory() const {
 }
 
 void LmdbIndex::let_go_of_mapped() const {
-  constexpr uint64_t kOthersBytes = 64 * kMiB;  // the program, and what is read until this is called again
+  constexpr uint64_t kOthersBytes = 64 * kMiB;  // the program, and pages that are read until the next call
   env_->let_go_of_mapped(kept_bytes_, kKeptBytes + kOthersBytes);
 }
 
@@ -284,14 +284,14 @@ void LmdbIndex::freeze() {
 
 void LmdbIndex::freeze_locked() {
   if (active_.empty() && state_.position == committed_) return;
-  // What an earlier commit could not write goes along.
+  // Rows that an earlier commit could not write are still in waiting_: merge with them.
   if (waiting_ == nullptr) waiting_ = std::make_unique<Frozen>();
   waiting_->rows.absorb(std::exchange(active_, Layer{}));
   waiting_->state = state_;
 }
 
 Status LmdbIndex::commit() {
-  // Asked before the lock: the loader has the writer, which comes after this lock in the lock order.
+  // Checked before the lock is taken: the loader holds the writer, which comes after this lock in the lock order.
   if (loading_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
   std::lock_guard committing(commit_mutex_);
   if (damaged()) {
@@ -306,7 +306,7 @@ Status LmdbIndex::commit() {
     writing_ = std::move(waiting_);
   }
   auto written = write_transaction(*writing_);
-  std::unique_ptr<Frozen> done;  // freed without the lock
+  std::unique_ptr<Frozen> done;  // destroyed without the lock
   std::unique_lock lock(overlay_mutex_);
   if (written) {
     kill_point("index-committed");
@@ -351,7 +351,7 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
     encode_row(key.parent, row, value);
     return writer.put(Table::kNames, name_key(key), value);
   };
-  // In key order, so that neighbours are written while their page is at hand and new ids fill pages to the brim.
+  // Writes in key order, so that neighbours are written while their page is at hand and new ids fill pages completely.
   std::vector<ObjectId> ids;
   ids.reserve(rows.objects.size());
   for (const auto& [id, row] : rows.objects) ids.push_back(id);
@@ -378,7 +378,7 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
 }
 
 Status LmdbIndex::begin_load() {
-  // Asked before the lock, as in commit().
+  // Checked before the lock is taken, as in commit().
   if (loading_) return fail(Code::kInvalid, fmt::format("index {}: it is loading a checkpoint already", directory_.path()));
   std::lock_guard committing(commit_mutex_);
   std::unique_lock lock(overlay_mutex_);
@@ -438,7 +438,7 @@ Status LmdbIndex::forget_statements(std::string_view node, JournalPosition answe
 }
 
 Result<std::unique_ptr<Index>> LmdbIndex::begin_rebuild() {
-  std::lock_guard committing(commit_mutex_);  // one that is under way moves position()
+  std::lock_guard committing(commit_mutex_);  // a commit under way moves position()
   if (lacks_batch_)
     return fail(Code::kInvalid, fmt::format("index {} lacks what is in the journal; the next start builds it", directory_.path()));
   env_->mark_damaged();
@@ -460,7 +460,7 @@ Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
   return directory_.rebuilt();
 }
 
-// A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
+// Pages are checked first: a checksum over damaged pages would make the next start trust them, and compacting trusts them.
 Result<uint64_t> LmdbIndex::check_file() {
   if (damaged() || directory_.data_bytes() > kMaxChecksummedBytes || !directory_.check_in_place()) return 0;
   auto unused = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
@@ -480,7 +480,7 @@ bool LmdbIndex::give_back_unused() {
 
 Status LmdbIndex::close_clean() {
   KVC_TRY(commit());
-  KVC_TRY(commit());  // what was applied after the last freeze()
+  KVC_TRY(commit());  // batches applied after the last freeze()
   std::lock_guard committing(commit_mutex_);
   KVC_TRY(write_scrub_mark());
   KVC_ASSIGN(const uint64_t unused_bytes, check_file());

@@ -19,12 +19,12 @@
 
 namespace kvcachefs {
 
-// Address space taken for the map; nothing else is. It grows by itself.
+// Address space reserved for the map, neither memory nor disk. It grows as needed.
 inline constexpr uint64_t kMapBytes = uint64_t{64} << 30;
 
 class LmdbIndex final : public Index, private RowSource {
  public:
-  // Index::open() with another size of the map, for tests.
+  // Index::open() with another map size, for tests.
   static Result<std::unique_ptr<Index>> open(const std::string& directory, const IndexIdentity& identity, Found* found,
                                              std::string* why, uint64_t map_bytes);
 
@@ -84,16 +84,16 @@ class LmdbIndex final : public Index, private RowSource {
   Status read_leftovers();
   Status read_scrub_mark();
   Status write_scrub_mark();
-  Result<uint64_t> check_file();  // its unused bytes, 0 where it is too large to be looked through
+  Result<uint64_t> check_file();  // returns its unused bytes; 0 if it is too large to be checked
 
-  // RowSource: everything applied so far.
+  // RowSource: the state with everything applied so far.
   Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;
   Result<NameRow> read_names(NameKey key) const override;
   Result<ExtentUsage> read_extent(ExtentId id) const override;
   Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const override;
   EpochHighs read_epoch(uint32_t epoch) const override;
 
-  // The overlay's rows of a directory after `after`, newest layer first, complete up to `covered`.
+  // The overlay's names of a directory after `after`, merged from all layers, complete up to cookie `covered`.
   struct OverlayNames {
     std::map<uint64_t, NameRow> rows;
     uint64_t covered = 0;
@@ -102,14 +102,14 @@ class LmdbIndex final : public Index, private RowSource {
                              const std::map<NameKey, NameRow>* above) const;
   Result<std::vector<NameEntry>> merge_names(ObjectId parent, uint64_t after, size_t limit,
                                              const std::map<NameKey, NameRow>* above) const;
-  // Asks the layers, newest first; null if none has the row.
+  // Looks the key up in the layers, newest first; null if none has the row.
   template <class Map, class Key>
   const typename Map::mapped_type* in_overlay(Map Layer::* table, const Key& key) const;
-  // Decoding errors of rows whose checksum matched: the writer was another program, or memory is bad.
+  // Reports a decoding error as damage. The row's checksum matched, so another program wrote it, or memory is bad.
   template <class T>
   Result<T> checked(Result<T>&& decoded) const;
 
-  // What a commit writes as one transaction.
+  // The content of one commit's transaction.
   struct Frozen {
     Layer rows;
     IndexState state;
@@ -128,17 +128,17 @@ class LmdbIndex final : public Index, private RowSource {
 
   IndexIdentity identity_;  // fixed by open()
   Mutex<LockRank::kIndexCommit> commit_mutex_;
-  std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
-  mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // of what is mapped; more once keep_in_memory() was asked for
-  mutable LeafMutex scrub_mutex_;       // a leaf; guards these two
-  ScrubMark scrub_mark_, scrub_found_;  // the latter: as the open found it
-  mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // memory work only
+  std::optional<Leftovers> leftovers_;  // touched only by the thread that commits
+  mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // mapped bytes to keep in memory; more after keep_in_memory()
+  mutable LeafMutex scrub_mutex_;       // a leaf; guards the next two
+  ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it
+  mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // held over memory work only
   bool closed_cleanly_ = false;              // fixed by open()
-  bool half_loaded_ = false;  // its load of a checkpoint was cut short
+  bool half_loaded_ = false;  // a bulk load into it was cut short
   // All below is guarded by overlay_mutex_. The layers, newest first:
   Layer active_;
   std::unique_ptr<Frozen> waiting_;  // for the next commit()
-  std::unique_ptr<Frozen> writing_;  // not changed while it is here: commit() reads it without the lock
+  std::unique_ptr<Frozen> writing_;  // constant while set: commit() reads it without the lock
   bool frozen_since_commit_ = false;
   IndexState state_;                       // with everything applied
   std::map<uint32_t, EpochHighs> epochs_;  // with everything applied

@@ -1,4 +1,4 @@
-// Reads of whole tables of the index; and the mark of the pass that goes through the objects.
+// Scans of whole tables of the index; and the scrub mark.
 #include <algorithm>
 #include <mutex>
 #include <utility>
@@ -115,7 +115,7 @@ Result<std::vector<ObjectId>> LmdbIndex::objects_after(ObjectId after, size_t li
   return ids;
 }
 
-// --- the mark of a pass ---
+// --- the scrub mark ---
 
 ScrubMark LmdbIndex::scrub_mark() const {
   std::lock_guard lock(scrub_mutex_);
@@ -127,7 +127,7 @@ void LmdbIndex::set_scrub_mark(const ScrubMark& mark) {
   scrub_mark_ = mark;
 }
 
-// What the last commit did not take along. The writers' turn is had.
+// Writes a mark that no commit has written yet. Caller holds commit_mutex_.
 Status LmdbIndex::write_scrub_mark() {
   const ScrubMark mark = scrub_mark();
   if (mark == scrub_found_ || damaged()) return {};

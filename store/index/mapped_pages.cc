@@ -24,7 +24,7 @@ struct Mapping {
   uint64_t offset = 0;  // in the file
 };
 
-// Several, where a part of the file's is locked.
+// A file has several mappings once a part of it is locked.
 std::vector<Mapping> mappings_of(const struct stat& file) {
   std::vector<Mapping> found;
   std::ifstream maps("/proc/self/maps");

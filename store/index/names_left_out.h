@@ -1,5 +1,5 @@
-// Names that a replay keeps back, by what they lead to and by where they are. Each call takes time that does not depend on how
-// many there are. One thread.
+// Names that a replay holds back, found by the child they lead to and by their place (parent and name). The cost of a call does not
+// depend on how many names are held. One thread.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace kvcachefs {
 
 class NamesLeftOut {
  public:
-  // A name that an object was to have. There is none at that place.
+  // Holds back `name`. No name is held for that place yet.
   void add(const NameRecord& name);
-  // The place is spoken for anew. Whether an object was to have it.
+  // A later record decides about the place: drops the name held for it. Returns whether there was one.
   bool forget(ObjectId parent, std::string_view name);
   bool has(ObjectId child) const { return by_child_.contains(child); }
-  // All of an object, which are forgotten.
+  // Returns all names held for an object, and forgets them.
   std::vector<NameRecord> take(ObjectId child);
 
-  // Steps taken so far: what they cost, for tests.
+  // Steps taken so far, a measure of the cost; for tests.
   uint64_t steps() const { return steps_; }
 
  private:

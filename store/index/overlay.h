@@ -1,4 +1,4 @@
-// Rows that are newer than those of LMDB: plain containers, guarded by whoever owns them.
+// Rows newer than those in LMDB: plain containers; their owner guards them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace kvcachefs {
 
-// Whole rows, each replacing the row of the same key below; a removed row is there as a marker of that.
+// Whole rows; each replaces the row of the same key in the layers below. A removed row is kept as a marker.
 struct Layer {
   std::unordered_map<ObjectId, std::shared_ptr<const ObjectRow>> objects;            // removed: null
   std::map<NameKey, NameRow> names;                                                  // removed: empty

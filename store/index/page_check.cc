@@ -22,8 +22,8 @@ constexpr size_t kPageHeader = 16, kNodeHeader = 8, kDatabaseBytes = 48;
 constexpr size_t kMetaBytes = kPageHeader + 24 + 2 * kDatabaseBytes + 16;
 constexpr uint16_t kBranch = 1, kLeaf = 2, kOverflow = 4, kMeta = 8;
 constexpr uint16_t kBigData = 1, kSubTable = 2;
-constexpr uint16_t kIntegerKey = 8;  // of the free list's keys
-constexpr uint64_t kMaxDepth = 32;   // of LMDB's own cursors
+constexpr uint16_t kIntegerKey = 8;  // flag of the free list's keys
+constexpr uint64_t kMaxDepth = 32;   // limit of LMDB's own cursors
 constexpr uint64_t kMaxKeyBytes = 511;
 
 template <class T>
@@ -33,7 +33,7 @@ T load(ByteSpan bytes, size_t at) {
   return value;
 }
 
-// The record of a table: in the meta page for the free list and the main table, in a row of that one for the others.
+// LMDB's record of a table: in the meta page for the free list and the main table, in a row of the main table for the others.
 struct Database {
   uint16_t flags = 0, depth = 0;
   uint64_t branch_pages = 0, leaf_pages = 0, overflow_pages = 0, entries = 0, root = kNoPage;
@@ -120,7 +120,7 @@ Status Checker::read(uint64_t page, uint64_t pages, Bytes& out) const {
   return {};
 }
 
-// Two meta pages, written in turn; LMDB takes the one of the newer transaction and refuses a file if either is odd.
+// There are two meta pages, written in turn; LMDB takes the one of the newer transaction and refuses the file if either is malformed.
 Status Checker::read_meta() {
   uint64_t offset = 0;
   for (uint64_t which = 0; which < 2; ++which) {
@@ -161,7 +161,7 @@ Status Checker::claim(uint64_t page, uint64_t pages) {
 Result<uint64_t> Checker::check() {
   KVC_TRY(read_meta());
   claimed_.resize(last_page_ + 1);
-  unclaimed_ = last_page_ - 1;  // but for the meta pages
+  unclaimed_ = last_page_ - 1;  // all pages but the meta pages
   Table free_list{Kind::kFreeList, "", free_list_, {}, {}, false};
   Table main{Kind::kMain, "", main_, {}, {}, false};
   KVC_TRY(check_table(free_list));
@@ -190,7 +190,7 @@ Status Checker::check_table(Table& table) {
   return bad(expected.root, fmt::format("has a table of {} rows that claims {}", seen.entries, expected.entries));
 }
 
-// Keys of the page lie in [low, *high).
+// Checks the page and all below it. Its keys must lie in [low, *high).
 Status Checker::check_page(Table& table, uint64_t page, uint64_t depth, ByteSpan low, const ByteSpan* high) {
   KVC_TRY(claim(page, 1));
   Bytes bytes;
@@ -216,7 +216,7 @@ Result<Node> Checker::node(const Table& table, uint64_t page, ByteSpan bytes, si
   node.flags = load<uint16_t>(bytes, at + 4);
   const size_t key_bytes = load<uint16_t>(bytes, at + 6);
   const size_t key_at = at + kNodeHeader;
-  // The first key of a branch page stands for "everything below" and is empty or ignored.
+  // The first key of a branch page stands for all lower keys; it is empty or ignored.
   const bool any_key = !leaf && index == 0;
   if (key_bytes > bytes.size() - key_at || key_bytes > kMaxKeyBytes || (key_bytes == 0 && !any_key) ||
       (table.integers() && key_bytes != 8 && !(any_key && key_bytes == 0))) {
@@ -255,7 +255,7 @@ Status Checker::check_branch(Table& table, uint64_t page, uint64_t depth, ByteSp
 
 Status Checker::check_leaf(Table& table, uint64_t page, ByteSpan bytes, ByteSpan low, const ByteSpan* high) {
   table.seen.leaf_pages += 1;
-  unused_bytes_ += load<uint16_t>(bytes, 14) - load<uint16_t>(bytes, 12);  // between its table of rows and its rows
+  unused_bytes_ += load<uint16_t>(bytes, 14) - load<uint16_t>(bytes, 12);  // the gap between the page's table of rows and its rows
   for (size_t i = 0, count = nodes(bytes); i < count; ++i) {
     KVC_ASSIGN(const Node row, node(table, page, bytes, i, true));
     const bool in_range = (low.empty() || !key_less(row.key, low, table.integers())) &&
@@ -300,7 +300,7 @@ Status Checker::check_row(Table& table, uint64_t page, const Node& row) {
   return {};
 }
 
-// A count, then that many page numbers, descending.
+// A list is a count, then that many page numbers, descending.
 Status Checker::check_free_list(uint64_t page, ByteSpan list) {
   if (list.size() < sizeof(uint64_t)) return bad(page, "has a bad list of free pages");
   const auto count = load<uint64_t>(list, 0);

@@ -36,7 +36,7 @@ ReaderPool::Reader ReaderPool::take() {
   lock.lock();
   if (--starting_ == 0) changed_.notify_all();
   if (code != 0) return {.code = code};
-  ++reading_;  // no commit ended meanwhile: it waits for those that start
+  ++reading_;  // no commit ended meanwhile: close_gate() waits for transactions that are starting
   return {.txn = txn, .generation = generation_};
 }
 
@@ -59,7 +59,7 @@ void ReaderPool::close_gate() {
   std::unique_lock lock(mutex_);
   gate_closed_ = true;
   changed_.wait(lock, [this] { return starting_ == 0; });
-  // Those that are in use do not count: as many as there are readers now may come during the commit.
+  // Transactions in use do not count: as many readers as there are now may come during the commit.
   while (idle_.size() < kProvided) {
     MDB_txn* txn = pop(stale_);
     lock.unlock();
@@ -72,7 +72,7 @@ void ReaderPool::close_gate() {
 }
 
 int ReaderPool::open_gate(bool committed) {
-  // Started even if there is nothing new: that tells whether others can be.
+  // Starts one even if nothing was committed: that shows whether others can be started.
   std::unique_lock lock(mutex_);
   MDB_txn* txn = pop(stale_);
   lock.unlock();

@@ -58,7 +58,7 @@ TEST_F(ReaderPoolTest, AReaderGetsTheNewestSnapshotAndTransactionsAreUsedAgain) 
 
 TEST_F(ReaderPoolTest, DuringACommitReadersGetWhatWasProvidedAndNoneIsStarted) {
   pool_.close_gate();
-  refusal_ = 5;  // whoever started one now would read a meta page that is being written
+  refusal_ = 5;  // a reader started now would read a meta page that is being written
   std::vector<ReaderPool::Reader> readers;
   for (size_t n = 0; n < ReaderPool::kProvided; ++n) {
     readers.push_back(pool_.take());
@@ -135,7 +135,7 @@ TEST_F(ReaderPoolTest, AfterACommitThatBrokeTheEnvironmentReadersGoOn) {
   EXPECT_GE(all.size(), ReaderPool::kProvided);
 }
 
-// Reads of bad pages use up what was provided. Nobody waits for what cannot come any more.
+// Reads of bad pages use up the provided transactions. No reader waits for one that cannot come any more.
 TEST_F(ReaderPoolTest, BehindAnAbandonedGateReadersGetTheCodeOnceNoneIsLeft) {
   pool_.close_gate();
   pool_.abandon_gate(9);
@@ -203,7 +203,7 @@ TEST_F(ReaderPoolTest, ReadersBesideCommits) {
   }
   for (int n = 0; n < 2000; ++n) {
     pool_.await_overtaken();
-    overwritten = newest_.load();  // what the new transaction writes may be pages of any older snapshot
+    overwritten = newest_.load();  // the new transaction may overwrite pages of any older snapshot
     pool_.close_gate();
     ++newest_;
     EXPECT_EQ(pool_.open_gate(true), 0);

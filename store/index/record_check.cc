@@ -45,7 +45,7 @@ std::string printable(std::string_view text) {
   return result;
 }
 
-// Epochs are given out in order, so nothing that is older than its own epoch can be named.
+// Epochs are given out in ascending order, so a record can only name ids of its own epoch or older ones.
 class Check {
  public:
   explicit Check(uint32_t epoch) : epoch_(epoch) {}
@@ -68,7 +68,7 @@ class Check {
     if (record.place.kind != PlaceKind::kPacked && record.place.kind != PlaceKind::kSolo) return "it is moved to where no body lies";
     return of_place(record.place);
   }
-  std::string operator()(const TouchRecord&) const { return {}; }  // of ids that nobody has it does nothing
+  std::string operator()(const TouchRecord&) const { return {}; }  // with unknown ids it does nothing
   std::string operator()(const SuccessorsRecord& record) const {
     if (std::string why = of_id(record.id); !why.empty()) return why;
     for (const auto& [id, seen] : record.successors)
@@ -78,7 +78,7 @@ class Check {
   std::string operator()(const SyncedRecord&) const { return {}; }
   std::string operator()(const StatementRecord& record) const {
     if (!is_node_name(record.node)) return "no node is called so";
-    // Of the epochs of the other node nothing is known here.
+    // The epochs of the other node are not known here.
     return std::visit(Check(kMaxEpoch), record.what);
   }
   std::string operator()(const SeenRecord& record) const {
@@ -135,7 +135,7 @@ class Check {
     if (!S_ISREG(object.attributes.mode)) return of_no_file(object);
     if (kind == PlaceKind::kInline && body.inline_bytes.size() != body.size_bytes)
       return fmt::format("{} bytes of {} are in the record", body.inline_bytes.size(), body.size_bytes);
-    if (body.quarantined || kind == PlaceKind::kRaw) return {};  // not read, or held to its file
+    if (body.quarantined || kind == PlaceKind::kRaw) return {};  // not read; or its size is the file's own
     if (kind == PlaceKind::kNone && body.size_bytes != 0) return fmt::format("{} bytes that lie nowhere", body.size_bytes);
     if (kind == PlaceKind::kNone) return {};
     if (body.place.length != body.size_bytes) return fmt::format("{} bytes in a place of {}", body.size_bytes, body.place.length);

@@ -1,4 +1,4 @@
-// What no daemon writes, but a damaged or hostile volume may hold behind good checksums: judged by one record alone. Pure.
+// Finds records that no daemon writes, but that a damaged or hostile volume may hold behind good checksums. Judges each record alone. Pure.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,14 @@
 
 namespace kvcachefs {
 
-// Why it cannot be a record of a journal of `epoch`, or of a checkpoint that covers journals up to `epoch`; empty if it can.
+// Tells why `record` cannot be in a journal of `epoch`, or in a checkpoint that covers journals up to `epoch`; empty if it can.
 std::string why_impossible(const Record& record, uint32_t epoch);
 
-// Takes out what attributes can be without: extended attributes that no client could have set, and bits of the mode that mean
-// nothing. How many.
+// Removes from attributes what they can do without: extended attributes that no client could have set, and meaningless bits of
+// the mode. Returns how many.
 size_t trim_attributes(Attributes& attributes);
 
-// "object 17", "the name 'x' in directory 17": what a message says the record is of. Bytes that do not print are escaped.
+// Names the subject of a record for messages: "object 17", "the name 'x' in directory 17". Escapes bytes that do not print.
 std::string subject_of(const Record& record);
 
 }  // namespace kvcachefs

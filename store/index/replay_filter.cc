@@ -17,12 +17,12 @@ namespace kvcachefs {
 namespace {
 constexpr uint64_t kToldRecords = 50;
 
-// The same place; or the file of its own that it has, which may have grown.
+// The same place; or the same solo or raw file, which may have grown.
 bool is_same_file(const Place& a, const Place& b) {
   return a == b || (a.kind == b.kind && a.kind != PlaceKind::kPacked && a.extent == b.extent);
 }
 
-constexpr Stamp kLastStamp{static_cast<uint64_t>(INT64_MAX)};  // 2262: no clock goes further, and those that follow have room
+constexpr Stamp kLastStamp{static_cast<uint64_t>(INT64_MAX)};  // 2262: no clock goes further, and later stamps still have room
 }  // namespace
 
 ReplayFilter::ReplayFilter(const Index& index, bool complete, Tell tell)
@@ -35,7 +35,7 @@ void ReplayFilter::tell(const Record& record, const std::string& why) {
   tell_(Told::kLeftOut, fmt::format("{}: {}; left out", subject_of(record), why));
 }
 
-// --- of a checkpoint: objects by id, names by directory and cookie, successors by id, answers by node, statements as they were said ---
+// --- checkpoint: objects by id, names by directory and cookie, successors by id, answers by node, statements in the order they were made ---
 
 bool ReplayFilter::believes(Record& record, uint32_t epoch) {
   std::string why = why_impossible(record, epoch);
@@ -106,7 +106,7 @@ std::string ReplayFilter::why_not(const StatementRecord& statement, uint32_t epo
   return {};
 }
 
-// The directory without a name (as far as is known) that this one lies below. Shortens the way for the next.
+// Follows above_ from this directory up to one without a known name. Shortens the path for the next call.
 ObjectId ReplayFilter::top_of(ObjectId directory) {
   ObjectId top = directory;
   for (auto above = above_.find(top); above != above_.end(); above = above_.find(top)) top = above->second;
@@ -114,7 +114,7 @@ ObjectId ReplayFilter::top_of(ObjectId directory) {
   return top;
 }
 
-// --- of a journal ---
+// --- journal ---
 
 Status ReplayFilter::apply(const Batch& batch, JournalPosition after, const NotWhole& not_whole, const Apply& apply) {
   if (after.epoch != position_.epoch) KVC_TRY(settle_epoch(apply));
@@ -162,7 +162,7 @@ Result<Batch> ReplayFilter::believed(const Batch& batch, uint32_t epoch, const N
       const bool impossible = left;
       if (!left && not_whole(*body)) {
         left = true;
-        if (taken_now_) taken_.give_back(*taken_now_);  // a body of equal bytes that shares the place is not whole either, and not impossible
+        if (taken_now_) taken_.give_back(*taken_now_);  // a body of equal bytes that shares the place is incomplete too, but not impossible
       }
       if (left) KVC_TRY(leave_out(*body, impossible));
     } else if (const auto* name = std::get_if<NameRecord>(&record); name != nullptr && !left) {
@@ -205,7 +205,7 @@ Result<std::string> ReplayFilter::why_refused(const PutRecord& put, const Batch&
   if ((known && (known->attributes.mode & kTypeMask) != type_bits) || (again && in_batch->second.type_bits != type_bits))
     return std::string("it was of another type of file before");
   const Place& place = put.object.body.place;
-  // What it gave up is about to be given back, and is not its own any more.
+  // A place that the object gave up is about to be freed and is no longer its own.
   const Place* const now = again ? &in_batch->second.place : known ? &known->body.place : nullptr;
   if (!is_on_volume(place) || (now != nullptr && is_same_file(*now, place))) return std::string();
   if (now != nullptr && is_on_volume(*now)) static_cast<void>(taken_.take(*now));
@@ -220,7 +220,7 @@ Result<std::string> ReplayFilter::why_refused(const NameRecord& name) {
     type_bits = put->second.type_bits;
   } else {
     KVC_ASSIGN(const auto parent, index_.find_object_summary(name.parent));
-    if (parent) type_bits = parent->attributes.mode & kTypeMask;  // else the index passes over the name
+    if (parent) type_bits = parent->attributes.mode & kTypeMask;  // else the parent is unknown, and the index ignores the name
   }
   return std::string(S_ISDIR(type_bits) ? "" : "it is in what is no directory");
 }
@@ -237,7 +237,7 @@ Result<std::string> ReplayFilter::why_refused(const MoveRecord& move, uint32_t e
   return std::string(fine ? "" : "its bytes would be those of another object");
 }
 
-// Not those of another object, as far as is known. Takes the place.
+// Whether `object` may have this place: no other object is known to have it. Takes the place.
 Result<bool> ReplayFilter::may_have(ObjectId object, const Place& place, const Batch* batch, uint32_t epoch) {
   if (!complete_) {
     KVC_ASSIGN(const auto usage, index_.find_extent(place.extent));
@@ -255,7 +255,7 @@ Result<bool> ReplayFilter::may_have(ObjectId object, const Place& place, const B
   return batch != nullptr ? is_of_replaced(place, *batch) : Result<bool>(false);
 }
 
-// A body of equal bytes hands its place on to the object that replaces it, in the batch that takes its last name.
+// Whether an object that loses its last name in this batch has this place: a body of equal bytes hands its place on to its replacement.
 Result<bool> ReplayFilter::is_of_replaced(const Place& place, const Batch& batch) {
   if (!replaced_) {
     replaced_.emplace();
@@ -277,9 +277,9 @@ Result<bool> ReplayFilter::is_of_replaced(const Place& place, const Batch& batch
   return std::ranges::binary_search(*replaced_, place);
 }
 
-// --- what did not reach the medium ---
+// --- bodies that did not reach the medium ---
 
-// An impossible record says nothing of the version before it, which stays what it is.
+// An impossible record says nothing about the version before it, so that version stays valid.
 Status ReplayFilter::leave_out(const PutRecord& record, bool impossible) {
   const ObjectId id = record.object.id;
   KVC_ASSIGN(const auto earlier, index_.find_object_summary(id));
@@ -295,9 +295,9 @@ Result<bool> ReplayFilter::leaves_out(const NameRecord& name, Batch& result) {
   bool left = absent_.contains(name.child);
   if (!left && !older_.empty()) {
     KVC_ASSIGN(const auto there, index_.find_name(name.parent, name.name));
-    // What is left of it was never called so, unless it was.
+    // Its older version never had this name, unless the index says so.
     if (older_.contains(name.child)) left = !there || there->child != name.child;
-    // Another takes the name that it was to keep: it has those that were left out, or it would be gone.
+    // Another object takes a name that an older_ object was to keep: apply the changes held back for the older_ object, or it would be gone.
     if (!left && there && there->child != name.child && older_.erase(there->child) > 0) catch_up(there->child, /*whole=*/true, result);
   }
   if (left) names_.add(name);
@@ -305,7 +305,7 @@ Result<bool> ReplayFilter::leaves_out(const NameRecord& name, Batch& result) {
 }
 
 Result<bool> ReplayFilter::leaves_out(const UnnameRecord& name, Batch& result) {
-  // Unlinked: what the object left out had replaced must not come back. Not so if it has another name (a rename).
+  // The name of a left-out object is unlinked: the object that it replaced must not come back. Not if the left-out object has another name (a rename).
   if (names_.forget(name.parent, name.name) && !names_.has(name.child)) {
     catch_up(name.child, /*whole=*/false, result);
     KVC_ASSIGN(const auto before, index_.find_name(name.parent, name.name));
@@ -317,7 +317,7 @@ Result<bool> ReplayFilter::leaves_out(const UnnameRecord& name, Batch& result) {
   return true;
 }
 
-// What was left out of the object's names is done after all; those it is to have only if `whole`.
+// Applies the changes of names held back for `object`; the names that it was to get only if `whole`.
 void ReplayFilter::catch_up(ObjectId object, bool whole, Batch& batch) {
   for (NameRecord& name : names_.take(object))
     if (whole) batch.records.emplace_back(std::move(name));

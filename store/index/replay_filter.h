@@ -1,12 +1,12 @@
-// What of checkpoint and journals is believed. The one way of records into an index, at a mount as in fsck, --repair and rebuild:
-//   - what no daemon writes is left out, with the reason: impossible records, ids and places of epochs to come, bytes that are
-//     another body's, directories that are no tree. Nothing else is lost with it.
-//   - after the machine stopped, a body that did not reach the medium is left out, and so is what the journals say of names
-//     because of it, so that what was there before stays.
+// Decides which records of checkpoint and journals are believed. All records enter an index through it, at a mount as in fsck, --repair and rebuild:
+//   - records that no daemon writes are left out, with the reason: impossible records, ids and places of later epochs, places that hold
+//     another body, directories that form no tree. Nothing else is lost with them.
+//   - after the machine stopped, a body that did not reach the medium is left out, and so are the changes of names that depend on it:
+//     the older version stays.
 // One replay, in the order of the journals; not thread-safe.
 //
-// Places are compared with what this replay has named. Of an index that was there before, extents are known in sum only: in one of
-// an earlier epoch a record may name its own place, that of the object it replaces, or any if nothing is in it.
+// Places are compared with those that this replay has named. For an index that was there before, only totals of each extent are known: in an
+// extent of an earlier epoch a record may name its own place, that of the object it replaces, or any place if the extent holds no body.
 #pragma once
 
 #include <cstdint>
@@ -27,36 +27,36 @@ namespace kvcachefs {
 
 class ReplayFilter {
  public:
-  // Whether the body of a record is not whole. Asked once of each.
+  // Whether the body of a record is incomplete on the volume. Asked once for each record.
   using NotWhole = std::function<bool(const PutRecord&)>;
   using Apply = std::function<Status(const Batch&, JournalPosition after)>;
   enum class Told : uint8_t {
-    kLeftOut,   // what no daemon writes, whatever crashed
-    kPutRight,  // a tree that a crash may have left so, too
+    kLeftOut,   // no daemon writes it, whatever crashed
+    kPutRight,  // a violation of the tree that a crash can also leave
   };
-  // One line for each record: what of it, and why. The first of them; then one that tells how many more were left out.
+  // Gets one line for each of the first 50 records: its subject and the reason; then one line with the number of the others.
   using Tell = std::function<void(Told, const std::string&)>;
 
-  // `complete`: the index is empty, and this replay brings all that is going to be in it.
+  // `complete`: the index is empty, and this replay brings everything that it will hold.
   ReplayFilter(const Index& index, bool complete, Tell tell);
 
-  // A record of a checkpoint that covers journals up to `epoch`; in its order, before any batch. False: it is not to be loaded.
+  // For each record of a checkpoint that covers journals up to `epoch`, in its order, before any batch. False: do not load the record.
   bool believes(Record& record, uint32_t epoch);
-  // Gives `apply` what is believed of the batch, after repairs that the end of an epoch asks for.
+  // Passes the believed part of the batch to `apply`, after the repairs that the end of an epoch needs.
   Status apply(const Batch& batch, JournalPosition after, const NotWhole& not_whole, const Apply& apply);
-  // Behind the last batch. `stamp` of the repairs, if there are any.
+  // Call after the last batch: makes the repairs of the last epoch.
   Status finish(const Apply& apply);
 
-  // Not further ahead than a clock can go, so that those that follow are still larger.
+  // Limits a stamp to what a clock can reach, so that later stamps can still be larger.
   static Stamp believed(Stamp stamp);
 
   uint64_t left_out() const { return left_out_; }
-  // What names that were left out cost so far: for tests.
+  // Cost of holding names back so far: for tests.
   uint64_t steps() const { return names_.steps(); }
 
  private:
   void tell(const Record& record, const std::string& why);
-  std::string why_not(const PutRecord& put);   // of a checkpoint
+  std::string why_not(const PutRecord& put);   // for records of a checkpoint
   std::string why_not(const NameRecord& name);
   std::string why_not(const SuccessorsRecord& row);
   std::string why_not(const SeenRecord& seen);
@@ -86,31 +86,31 @@ class ReplayFilter {
   TakenPlaces taken_;
   DirectoryAudit audit_;
   JournalPosition position_;  // behind the last batch
-  Stamp stamp_;               // of it
+  Stamp stamp_;               // of the last batch
 
-  // Of the checkpoint:
+  // State of the checkpoint:
   std::vector<ObjectId> directories_;                     // ascending
-  std::unordered_map<ObjectId, ObjectId> above_;          // of a directory with a name, one that it lies below
+  std::unordered_map<ObjectId, ObjectId> above_;          // of a directory with a name: some directory above it
   ObjectId last_put_, last_row_;
   std::string last_seen_;      // a node
   JournalPosition last_said_;  // of a statement
   std::optional<NameRecord> last_name_;
   uint64_t last_cookie_ = 0;
 
-  // Of the batch:
+  // State of the batch:
   struct Put {
     uint32_t type_bits = 0;
     Place place;
   };
-  std::unordered_map<ObjectId, Put> put_;                 // what was put so far
-  std::optional<std::vector<Place>> replaced_;            // places of objects whose names it gives to others or takes
-  std::optional<Place> taken_now_;                        // for the record that is looked at
+  std::unordered_map<ObjectId, Put> put_;                 // objects put so far
+  std::optional<std::vector<Place>> replaced_;            // places of objects whose names the batch gives to others or takes away
+  std::optional<Place> taken_now_;                        // taken for the record under examination
 
-  std::unordered_set<ObjectId> absent_;  // no version of them is whole
-  std::unordered_set<ObjectId> older_;   // the last version is not, one before it is: they have the names that one had
-  NamesLeftOut names_;                   // of both: given after all when a later version is whole
-  std::unordered_map<ObjectId, std::vector<UnnameRecord>> kept_;  // of `older_`: names they would have lost for one that is
-                                                                   // left out, until then
+  std::unordered_set<ObjectId> absent_;  // objects of which no version is whole
+  std::unordered_set<ObjectId> older_;   // the last version is not whole, an earlier one is: they keep the names of that one
+  NamesLeftOut names_;                   // names held back for both; given after all when a later version is whole
+  std::unordered_map<ObjectId, std::vector<UnnameRecord>> kept_;  // of `older_`: removals of their names in favour of an object that
+                                                                   // is left out; held back until then
 };
 
 }  // namespace kvcachefs

@@ -154,7 +154,7 @@ TEST_F(Filter, LeavesOutPlacesOfOthers) {
     replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 2}, 0, 5000})}});
     replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 1}, 0, 6000})}});  // which it gave up
     replay({MoveRecord{id(base + 3), 1, pack(seq, 2, 5000)}});
-    replay({MoveRecord{id(base + 99), 1, pack(seq, 1, 5000)}});  // of nobody: its place is not free for that
+    replay({MoveRecord{id(base + 99), 1, pack(seq, 1, 5000)}});  // of an unknown object: its move does not make the place free
     finish();
     EXPECT_TRUE(there(id(base + 1)));
     EXPECT_FALSE(there(id(base + 2)));
@@ -169,7 +169,7 @@ TEST_F(Filter, LeavesOutPlacesOfOthers) {
   }
 }
 
-// A body of equal bytes takes over the place of the one that it replaces, in the batch that takes the other's last name.
+// A body of equal bytes takes over the place of the one that it replaces, in the batch that removes the other's last name.
 TEST_F(Filter, LetsPlacesChangeHands) {
   for (const bool complete : {true, false}) {
     SCOPED_TRACE(complete);
@@ -179,7 +179,7 @@ TEST_F(Filter, LetsPlacesChangeHands) {
     const std::string name = fmt::format("n{}", base);
     replay({PutRecord{file(base + 1, place)}, NameRecord{kRootId, name, id(base + 1)}});
     if (!complete) fresh(false);
-    replay({PutRecord{file(base + 3, place)}, NameRecord{kRootId, name + "x", id(base + 3)}}, kEpoch + 1);  // nobody lost it
+    replay({PutRecord{file(base + 3, place)}, NameRecord{kRootId, name + "x", id(base + 3)}}, kEpoch + 1);  // no object lost its last name
     replay({PutRecord{file(base + 2, place)}, NameRecord{kRootId, name, id(base + 2)}}, kEpoch + 1);
     finish();
     EXPECT_EQ(at(kRootId, name), id(base + 2));
@@ -190,7 +190,7 @@ TEST_F(Filter, LetsPlacesChangeHands) {
   }
 }
 
-// After a power loss: what shared the place of a body that is not whole is not whole either, and that is no damage.
+// After a power loss: a body that shares the place of an incomplete one is incomplete too, and that is not damage.
 TEST_F(Filter, APlaceThatDidNotReachTheMediumIsNotTaken) {
   for (const bool complete : {true, false}) {
     fresh(complete);
@@ -304,7 +304,7 @@ TEST_F(Filter, ACheckpointIsATreeInOrder) {
   EXPECT_EQ(filter_->left_out(), 9u);
 }
 
-// --- what concerns other nodes ---
+// --- records about other nodes ---
 
 std::vector<Record> peer_records(const Index& index) {
   std::vector<Record> all;
@@ -375,9 +375,9 @@ TEST_F(Filter, ACheckpointHasWhatConcernsOthersLastAndInOrder) {
                                  PutRecord{directory(2)},                            // as well
                                  StatementRecord{"node-b", {1, 0, 7}, unname},
                                  StatementRecord{"node-b", {1, 0, 7}, unname},
-                                 StatementRecord{"node-b", {1, 0, 6}, unname},       // said before the one before it
+                                 StatementRecord{"node-b", {1, 0, 6}, unname},       // made before the previous statement
                                  StatementRecord{"node-b", {kEpoch + 1, 0, 1}, unname},
-                                 StatementRecord{"node-b", {}, unname},              // nobody knows when
+                                 StatementRecord{"node-b", {}, unname},              // without a position
                                  SeenRecord{"node-c", {1, 1, 1}},
                                  SuccessorsRecord{id(1), {}, {}}};
   size_t believed = 0;

@@ -31,7 +31,7 @@ T from_big_endian(ByteSpan bytes) {
   return static_cast<T>(value);
 }
 
-// 0xxxxxxx, 10xxxxxx and one more byte, 110xxxxx and two more, ... 11111111 and eight more: shorter is smaller.
+// 0xxxxxxx, 10xxxxxx and one more byte, 110xxxxx and two more, ... 11111111 and eight more: a shorter code is a smaller value.
 void ordered_varint(KeyBytes& out, uint64_t value) {
   unsigned more = 0;
   while (more < 8 && value >> (7 * (more + 1)) != 0) ++more;
@@ -40,7 +40,7 @@ void ordered_varint(KeyBytes& out, uint64_t value) {
   for (unsigned i = more; i-- > 0;) out.push_back(static_cast<std::byte>(value >> (8 * i)));
 }
 
-// Takes it off the front of `bytes`; false if there is none in its shortest form.
+// Removes a varint from the front of `bytes`; false if there is none in its shortest form.
 bool take_ordered_varint(ByteSpan& bytes, uint64_t* value) {
   if (bytes.empty()) return false;
   const auto head = static_cast<uint8_t>(bytes[0]);
@@ -65,7 +65,7 @@ bool take_ordered_id(ByteSpan& bytes, ObjectId* id) {
   return true;
 }
 
-// Rows are told from their keys.
+// A row omits what its key tells: the context holds the id.
 RecordContext context_of(ObjectId id) {
   RecordContext context;
   context.id = id;
@@ -109,7 +109,7 @@ const ByteSpan kSeenKeyPrefix = as_bytes("seen");
 const ByteSpan kStatementKeyPrefix = as_bytes("statement");
 
 uint64_t name_cookie(std::string_view name) {
-  // 63 bits, because off_t is signed; 0 to 2 belong to the readers of directories, the last ones to "no more".
+  // 63 bits, because off_t is signed; directory readers use 0 to 2, and the last values mean "no more".
   constexpr uint64_t kFirst = 3, kEnd = std::numeric_limits<int64_t>::max();
   return kFirst + (checksum(as_bytes(name)) & cookie_mask) % (kEnd - kFirst);
 }
@@ -211,7 +211,7 @@ void encode_row(ObjectId parent, const NameRow& row, Bytes& out) {
 
 void encode_row(const ObjectRow& row, Bytes& out) {
   ByteWriter writer(out);
-  // Most have no subdirectories: one byte for both.
+  // Most objects have no subdirectories: names and the flag take one byte.
   writer.varint(uint64_t{row.names} << 1 | (row.subdirectories > 0 ? 1 : 0));
   if (row.subdirectories > 0) writer.varint(row.subdirectories);
   encode_object(row.object, writer, context_of(row.object.id));

@@ -1,7 +1,7 @@
-// Keys and values of the index's tables. Keys are of a form in which LMDB's order is the order of ids and cookies: `id`
+// Keys and values of the index's tables. Keys are encoded so that LMDB's order is the order of ids and cookies: `id`
 // is epoch (with the node ordinal above it) and number as ordered varints, big endian, whose leading one bits count the
-// bytes that follow the first; what has a fixed width is big endian. Values are little endian like every format here,
-// and told from their keys where that is shorter. Private to the index: other formats never refer to these bytes, and a
+// bytes that follow the first; fixed-width integers are big endian. Values are little endian like every format here,
+// and omit what their key tells. Private to the index: other formats never refer to these bytes, and a
 // change of them raises kIndexFormat, upon which an index of the old format is rebuilt.
 //
 //   names       parent (id) cookie (8) -> entries in name order: name with the child's type, child as a difference
@@ -27,7 +27,7 @@ namespace kvcachefs {
 
 inline constexpr uint32_t kIndexFormat = 2;
 inline constexpr uint32_t kTypeMask = 0170000;  // S_IFMT
-inline constexpr int kTypeShift = 12;           // to the eight bits that a row has of it
+inline constexpr int kTypeShift = 12;           // to the eight bits of it that a row stores
 
 struct NameKey {
   ObjectId parent;
@@ -35,27 +35,27 @@ struct NameKey {
   auto operator<=>(const NameKey&) const = default;
 };
 
-// Names of one directory with one cookie: one entry, but for collisions; sorted by name.
+// All names of one directory with one cookie, sorted by name: one entry unless cookies collide.
 using NameRow = std::vector<NameEntry>;
 
 struct ObjectRow {
-  ObjectRecord object;          // its nlink is not kept here
-  uint32_t names = 0;           // that lead to it
-  uint32_t subdirectories = 0;  // of a directory, by the types in its names
+  ObjectRecord object;          // without its nlink
+  uint32_t names = 0;           // number of names that lead to it
+  uint32_t subdirectories = 0;  // of a directory: counted by the types in its names
 
   bool is_directory() const;
   // Files: names. Directories: 2 + subdirectories, or 0 without a name (the root needs none).
   uint32_t nlink() const;
 };
 
-// What is known of an epoch beyond the rows that are left of it.
+// Highest numbers ever used in an epoch; the rows that had them may be gone.
 struct EpochHighs {
   uint64_t number = 0;
   uint64_t extent = 0;
   bool operator==(const EpochHighs&) const = default;
 };
 
-// Where a statement about another node's object was said, and the how manyth of its batch it is.
+// The position at which a statement about another node's object was made, and its number within its batch.
 struct StatementKey {
   JournalPosition said;
   uint32_t number = 0;
@@ -69,7 +69,7 @@ struct IndexState {
 };
 struct CommittedState {
   IndexState state;
-  bool loading = false;  // a bulk load has not reached its end: the tables are of no use
+  bool loading = false;  // a bulk load was cut short: the tables are useless
 };
 
 struct CommittedLeftovers {
@@ -95,7 +95,7 @@ extern const ByteSpan kScrubKey;
 extern const ByteSpan kSeenKeyPrefix;
 extern const ByteSpan kStatementKeyPrefix;
 
-// From keys that a scan met; kCorrupt if they are not of that form.
+// For keys that a scan found; kCorrupt if they are malformed.
 Result<NameKey> parse_name_key(ByteSpan key);
 Result<ObjectId> parse_object_key(ByteSpan key);
 Result<ExtentId> parse_extent_key(ByteSpan key);
@@ -108,15 +108,15 @@ void encode_row(const ExtentUsage& row, Bytes& out);
 void encode_row(const SuccessorsRecord& row, Bytes& out);
 void encode_row(const EpochHighs& row, Bytes& out);
 void encode_row(const CommittedState& row, Bytes& out);
-void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
+void encode_row(const IndexIdentity& row, Bytes& out);  // written with kIndexFormat
 void encode_row(const CommittedLeftovers& row, Bytes& out);
 void encode_row(const ScrubMark& row, Bytes& out);
 void encode_row(const JournalPosition& row, Bytes& out);
 void encode_row(const StatementRecord& row, Bytes& out);
 
-// kCorrupt if the bytes are not what encode_row() makes or contradict the key.
+// kCorrupt if the bytes do not have the form that encode_row() makes, or contradict the key.
 Result<NameRow> decode_name_row(NameKey key, ByteSpan value);
-// `summary`: without checksums and inline bytes.
+// `summary`: skips checksums and inline bytes.
 Result<ObjectRow> decode_object_row(ObjectId id, ByteSpan value, bool summary = false);
 Result<ExtentUsage> decode_extent_row(ByteSpan value);
 Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value);

@@ -1,4 +1,4 @@
-// What readers of the index get of a row of objects.
+// Builds the records that readers of the index get from rows of objects.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ inline ObjectRecord as_record(const ObjectRow& row) {
   return record;
 }
 
-// Whether a reader of the body finds what it looks for in the record. A row behind good checksums, in a file that was closed
-// cleanly, may still be one that no daemon wrote.
+// Whether the record holds what a reader of the body needs. Even a row with a good checksum, in a file that was closed
+// cleanly, may be one that no daemon wrote.
 inline bool is_servable(const ObjectRecord& object) {
   const Body& body = object.body;
   constexpr uint64_t kMostBytes = uint64_t{1} << 62;

@@ -1,4 +1,4 @@
-// Which ranges of extents the records of a replay have named. Extents are append-only, so a range is named for one body, once.
+// Ranges of extents that the records of a replay have named. Extents are append-only, so a range is named once, for one body.
 // One thread.
 #pragma once
 
@@ -12,16 +12,16 @@ namespace kvcachefs {
 
 class TakenPlaces {
  public:
-  // False, and nothing is taken, if the range or a part of it is taken, or the extent is known as one of another kind. A file of
-  // its own (solo, raw) is taken as a whole.
+  // Marks a range as taken. Returns false and takes nothing if any part of it is taken, or if the extent is known to be of another kind.
+  // A solo or raw extent is taken as a whole.
   bool take(const Place& place);
-  // What take() took just now.
+  // Undoes the last take().
   void give_back(const Place& place);
 
  private:
   struct Extent {
     PlaceKind kind = PlaceKind::kNone;
-    std::map<uint64_t, uint64_t> taken;  // of a pack: begin to end; what touches is one range
+    std::map<uint64_t, uint64_t> taken;  // of a pack: begin -> end; adjacent ranges are merged
   };
   std::unordered_map<ExtentId, Extent> extents_;
 };

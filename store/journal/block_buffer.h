@@ -1,4 +1,4 @@
-// Whole blocks to and from a file that may be open for direct I/O, which wants aligned memory, offsets and lengths.
+// Reads and writes whole blocks of a file that may be open for direct I/O, which requires aligned memory, offsets and lengths.
 #pragma once
 
 #include <cstddef>
@@ -13,14 +13,14 @@
 
 namespace kvcachefs {
 
-// Memory for that, kept from use to use. Not thread-safe.
+// Aligned memory, kept from one use to the next. Not thread-safe.
 class BlockBuffer {
  public:
-  // Writes `bytes` at `offset`, a multiple of a block, with zeros up to the next one: one call of the volume.
+  // Writes `bytes` at `offset`, a multiple of the block size, zero-padded to a whole block: one call of the volume.
   Status write(File& file, ByteSpan bytes, uint64_t offset);
-  // As File::read, whatever the offset and the length.
+  // Like File::read, for any offset and length.
   Result<size_t> read(File& file, std::span<std::byte> into, uint64_t offset);
-  // Gives back what is more than `bytes`.
+  // Frees the memory if it is larger than `bytes`.
   void shrink(size_t bytes);
 
  private:

@@ -28,7 +28,7 @@ enum class CheckpointFrame : uint8_t { kRecords = 1, kFooter = 2 };
 struct CheckpointFooter {
   uint64_t records = 0;
   uint64_t frames = 0;  // of records
-  uint64_t digest = 0;  // XXH3-64 of all their payloads' bytes, one after another
+  uint64_t digest = 0;  // XXH3-64 of the concatenated payloads
 };
 Bytes encode_checkpoint_footer(const CheckpointFooter& footer);
 Result<CheckpointFooter> decode_checkpoint_footer(ByteSpan payload);

@@ -20,12 +20,12 @@ namespace {
 
 using ApplyPayload = std::function<Status(ByteSpan records)>;
 
-// One checkpoint file, opened: its header is good, the rest not read yet.
+// An open checkpoint file: its header is good, the rest is not read yet.
 class OpenCheckpoint {
  public:
   static Result<OpenCheckpoint> open(Volume& volume, const FileIdentity& identity, uint64_t seq);
   const CheckpointHeader& header() const { return header_.header.header; }
-  // Reads it to the end and gives every payload of records to `apply`. An error if anything is not as it was written.
+  // Reads the file to the end and passes every payload of records to `apply`. An error if anything differs from what was written.
   Result<CheckpointFooter> read(const ApplyPayload& apply);
 
  private:
@@ -100,7 +100,7 @@ Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const File
         return *found;
       }
       Error error = std::move(found).error().at(checkpoint_path(identity.node, epoch, seq));
-      // Falling back to an older one is right for damage only: another version or a failing disk is for people.
+      // Falls back to an older checkpoint only after damage: another version or a failing disk needs an administrator.
       if (error.code != Code::kCorrupt) return std::unexpected(std::move(error));
       problems.push_back(std::move(error.message));
     }
@@ -120,7 +120,7 @@ Status read_checkpoint(Volume& volume, const FileIdentity& identity, const Check
     while (!in.at_end()) {
       auto record = decode_record(in, context);
       if (!record && record.error().code == Code::kVersion) return std::unexpected(std::move(record).error());
-      if (!record) {  // a frame stands for itself: the next one can be read
+      if (!record) {  // frames are independent: the next one can be read
         problems.push_back(fmt::format("{}: behind {} records: {}; the rest of its frame is left out", path, records, record.error().message));
         return {};
       }

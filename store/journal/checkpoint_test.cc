@@ -59,7 +59,7 @@ TEST_F(CheckpointTest, RecordsComeBackInOrder) {
     ASSERT_TRUE(info);
     EXPECT_EQ(info->epoch, 3u);
     EXPECT_EQ(info->seq, count);
-    EXPECT_GE(info->records, count);  // and those that say of whose objects the next ones speak
+    EXPECT_GE(info->records, count);  // plus `about` records
     EXPECT_EQ(info->header.covers, header_for(3, count).covers);
     EXPECT_EQ(info->header.stamp, header_for(3, count).stamp);
     EXPECT_EQ(info->header.next_number, header_for(3, count).next_number);

@@ -1,4 +1,4 @@
-// CheckpointWriter: used by one thread. Records are gathered into frames, frames into writes of about a MiB.
+// CheckpointWriter: used by one thread. Gathers records into frames, frames into writes of about a MiB.
 #include <fmt/format.h>
 
 #include <span>
@@ -13,8 +13,8 @@
 namespace kvcachefs {
 namespace {
 
-// Small enough that damage costs little and a reader's memory stays small, large enough that 16 bytes a frame are
-// noise.
+// Small enough that damage costs little and a reader needs little memory; large enough that 16 bytes a frame do not
+// matter.
 constexpr size_t kFrameBytes = 64 * 1024;
 constexpr size_t kWriteBytes = 1024 * 1024;
 
@@ -36,7 +36,7 @@ struct CheckpointWriter::State {
   RecordContext context;  // of that frame
   CheckpointFooter footer;
   Hasher digest;
-  bool failed = false;  // after an error only the destructor is left
+  bool failed = false;  // after an error the writer can only be destroyed
   bool finished = false;
 
   uint64_t end() const { return written_bytes + frames.size(); }
@@ -92,7 +92,7 @@ Result<std::unique_ptr<CheckpointWriter>> CheckpointWriter::create(std::shared_p
 CheckpointWriter::~CheckpointWriter() {
   if (!state_ || state_->finished) return;
   state_->file.reset();
-  (void)state_->volume->remove_file(state_->temp_path);  // a rest is removed by the next checkpoint of that number
+  (void)state_->volume->remove_file(state_->temp_path);  // if this fails, the next checkpoint of that number removes the file
 }
 
 Status CheckpointWriter::add(Record record) {
@@ -126,7 +126,7 @@ Status CheckpointWriter::State::complete() {
   file.reset();
   kill_point("checkpoint-written");
   KVC_TRY(volume->rename(temp_path, checkpoint_path(identity.node, identity.epoch, seq)));
-  finished = true;  // the temp name is gone, whatever becomes of the sync
+  finished = true;  // the temp name is gone, even if the sync fails
   kill_point("checkpoint-named");
   return volume->sync_directory(checkpoint_directory(identity.node, identity.epoch));
 }

@@ -1,4 +1,4 @@
-// Every flip and every cut of journals and checkpoints: what comes back was written, in order, or nothing does.
+// Every flip and every cut of journals and checkpoints: readers get records that were written, in order, or none.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -20,7 +20,7 @@ namespace crash_test {
 constexpr uint64_t kBatches = 24;
 constexpr uint64_t kCheckpointAt = 12;
 
-// What a run of the scenario was told.
+// The answers that a run of the scenario got.
 struct Told {
   std::vector<uint64_t> attempted;  // stamps, in order
   std::vector<uint64_t> appended;   // of those: append() succeeded
@@ -102,7 +102,7 @@ Found look(Volume& volume) {
   std::vector<std::string> problems;
   const auto checkpoint = find_checkpoint(volume, test_identity(0), problems);
   EXPECT_TRUE(checkpoint) << checkpoint.error().message;
-  EXPECT_TRUE(problems.empty()) << problems[0];  // what has its final name is complete
+  EXPECT_TRUE(problems.empty()) << problems[0];  // a file with its final name is complete
   if (!checkpoint) return found;
   found.checkpoint = checkpoint->has_value();
   const auto statistics =
@@ -118,7 +118,7 @@ Found look(Volume& volume) {
   return found;
 }
 
-// What was found is what was attempted, without a hole, from the checkpoint on, to `at_least` or further.
+// The records found are those attempted, without a hole, from the checkpoint on, to `at_least` or further.
 void expect_prefix(const Found& found, const Told& told, size_t at_least) {
   ASSERT_EQ(found.damaged, 0u) << found.problems;
   const size_t from = found.checkpoint ? told.covered : 0;

@@ -8,9 +8,9 @@
 namespace kvcachefs {
 namespace {
 
-// What the epoch begins with, if that is readable. (If it is not, those before it are taken as they are.)
+// The EndsRecord at the beginning of an epoch; nullopt if there is none or it is unreadable (then the earlier epochs count in full).
 Result<std::optional<EndsRecord>> first_record(const EpochWalk& walk) {
-  if (walk.files().empty() || walk.files().front().seq != 0) return std::nullopt;  // a checkpoint covers it
+  if (walk.files().empty() || walk.files().front().seq != 0) return std::nullopt;  // a checkpoint covers the first file
   std::optional<EndsRecord> found;
   const WalkVisitor visitor{.frame = [&](const WalkedFile&, const Frame& frame, uint64_t) -> Result<bool> {
                               if (auto ends = batch_ends(frame.payload)) found = *ends;
@@ -37,7 +37,7 @@ Result<EpochEnds> EpochEnds::read(Volume& volume, const FileIdentity& identity, 
 }
 
 Status EpochEnds::look_at(uint32_t epoch, const EpochWalk& walk) {
-  // One that came to nothing says nothing either.
+  // An epoch that a later one takes back entirely cannot take back others.
   if (!fences_.empty() && fences_.back().end.epoch < epoch) return {};
   KVC_ASSIGN(const auto first, first_record(walk));
   if (first && first->left_out) from_checkpoint_.insert(epoch);

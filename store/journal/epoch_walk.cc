@@ -21,9 +21,9 @@ FrameReader make_reader(const FilePtr& file, uint64_t size_bytes, const FileIden
       FrameKey(FileKind::kJournal, identity, seq), [file](uint64_t offset) { return file->next_data(offset); });
 }
 
-// Whether the files before it lead up to `file`: `before` is the one walked last, none at the start.
+// Whether the file walked before links to `file`; `before` is that file, null at the start of the walk.
 bool leads_to(const WalkedFile& file, const WalkedFile* before, JournalLink from) {
-  if (!file.header) return true;  // cannot be told; its header is reported anyway
+  if (!file.header) return true;  // unknown; its header is reported anyway
   const auto& previous = file.header->header.previous;
   if (before) return previous && previous->seq == before->seq;
   if (file.seq == from.seq) return true;
@@ -75,10 +75,10 @@ Status EpochWalk::read_header(uint64_t seq) {
   return {};
 }
 
-// Backwards along the chain of headers: each tells which file came before it and where that one's good frames end.
+// Goes backwards along the chain of headers: each names the previous file and the end of its good frames.
 void EpochWalk::link() {
   std::optional<JournalLink> expected;
-  bool first_known = false;  // a header said that nothing comes before it
+  bool first_known = false;  // a header said that its file is the first
   for (auto file = files_.rbegin(); file != files_.rend(); ++file) {
     if (first_known || (expected && file->seq > expected->seq)) {
       file->outside_chain = true;
@@ -86,7 +86,7 @@ void EpochWalk::link() {
     }
     if (expected && file->seq == expected->seq) file->good_end = expected->end;
     expected.reset();
-    if (!file->header) continue;  // it may link to any file before it
+    if (!file->header) continue;  // it may link to any earlier file
     expected = file->header->header.previous;
     first_known = !expected;
   }
@@ -135,7 +135,7 @@ Result<FrameReader> EpochWalk::read(const WalkedFile& file, uint64_t limit) cons
   return make_reader(opened, limit, identity_, file.seq);
 }
 
-// All files of an epoch are written in one way. Where no header is left to say which: only one in blocks has its first frame there.
+// All files of an epoch have one form. If no header is left to tell it: only a file in blocks has its first frame at kBlockBytes.
 Result<bool> EpochWalk::is_in_blocks(const WalkedFile& file, FrameReader& reader) const {
   if (file.header) return file.header->header.blocks;
   for (const WalkedFile& other : files_)
@@ -144,7 +144,7 @@ Result<bool> EpochWalk::is_in_blocks(const WalkedFile& file, FrameReader& reader
   return first.has_value();
 }
 
-// Whether the file ends as its writer meant it to.
+// Whether the file ends with a record that names the next file, as its writer intended.
 Result<bool> EpochWalk::says_where_it_goes_on(const WalkedFile& file) const {
   KVC_ASSIGN(FrameReader reader, read(file, file.size_bytes));
   KVC_ASSIGN(const bool blocks, is_in_blocks(file, reader));
@@ -160,7 +160,7 @@ Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uin
   KVC_ASSIGN(const bool blocks, is_in_blocks(file, reader));
   while (offset < limit) {
     KVC_ASSIGN(auto frame, reader.at(offset));
-    // Its zeros are a part of it: without them it was not written to its end.
+    // Its padding belongs to it: without the padding the frame was not completely written.
     if (frame && behind_frame(frame->end(), blocks) > limit) frame.reset();
     if (frame) {
       offset = behind_frame(frame->end(), blocks);
@@ -170,7 +170,7 @@ Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uin
     }
     KVC_ASSIGN(const auto next, reader.find(offset + (offset == 0 ? 0 : 1)));
     if (!next) break;
-    // Offset 0 is where a header should be: reported already.
+    // A damaged header at offset 0 was reported already.
     if (offset != 0) {
       KVC_ASSIGN(const bool go_on,
                  visitor.gap({file.seq, offset,

@@ -1,4 +1,4 @@
-// Inside the journal room: walks the journal files of one epoch in order, frame by frame, and tells what is missing.
+// Inside the journal room: walks the journal files of one epoch in order, frame by frame, and reports what is missing.
 #pragma once
 
 #include <cstdint>
@@ -19,36 +19,36 @@ struct WalkedFile {
   std::string path;
   uint64_t seq = 0;
   uint64_t size_bytes = 0, allocated_bytes = 0;
-  std::optional<DecodedJournalHeader> header;  // none if unreadable: `why` tells
+  std::optional<DecodedJournalHeader> header;  // nullopt if unreadable, see `why`
   std::string why;
-  std::optional<uint64_t> good_end;  // what the file after it says; frames from there on were given up
-  bool outside_chain = false;        // never finished: the file after it does not link to it
+  std::optional<uint64_t> good_end;  // from the next file's header; frames from there on were given up
+  bool outside_chain = false;        // its creation was not finished: the next file does not link to it
 };
 
-// Something that was there, or may have been, is not readable.
+// A range that held, or may have held, frames and is not readable.
 struct Gap {
   uint64_t seq = 0;  // where it begins
   uint64_t offset = 0;
   std::string what;       // one line with file and offset
-  bool at_start = false;  // before everything that was read: something is missing, and not as the tail of a crash
+  bool at_start = false;  // it lies before everything that was read: something is missing, which a crash cannot explain
 };
 
-// `true` goes on, `false` ends the walk.
+// Returning `true` goes on, `false` ends the walk.
 struct WalkVisitor {
-  std::function<Result<bool>(const WalkedFile&, const Frame&, uint64_t behind)> frame;  // where the next one begins
+  std::function<Result<bool>(const WalkedFile&, const Frame&, uint64_t behind)> frame;  // `behind`: where the next frame begins
   std::function<Result<bool>(const Gap&)> gap;
-  std::function<void(const WalkedFile&)> given_up_tail;  // bytes from good_end on, which never counted
+  std::function<void(const WalkedFile&)> given_up_tail;  // reports bytes from good_end on, which never counted
 };
 
 class EpochWalk {
  public:
-  // Lists the files of epoch `identity.epoch` and reads their headers. An error: I/O, or a file of another format
+  // Lists the files of epoch `identity.epoch` and reads their headers. Errors: I/O, or a file of another format
   // version, volume or node.
   static Result<EpochWalk> open(Volume& volume, const FileIdentity& identity);
 
   const std::vector<WalkedFile>& files() const { return files_; }
-  // Everything from `from` on; what lies before it is taken as known. {0, 0} is the start of the epoch. What lies behind `until`
-  // does not count, and nothing is said of it. Can be called again.
+  // Visits everything from `from` on; takes what lies before it as known. {0, 0} is the start of the epoch. What lies behind `until`
+  // does not count and is not reported. May be called again.
   Status walk(JournalLink from, std::optional<JournalLink> until, const WalkVisitor& visitor) const;
 
  private:
@@ -56,7 +56,7 @@ class EpochWalk {
   Status read_header(uint64_t seq);
   void link();
   Result<bool> walk_file(const WalkedFile& file, uint64_t from_offset, uint64_t until, const WalkVisitor& visitor) const;
-  // Frames lie below `limit`; where the file after it tells, they lead up to `expected`.
+  // Frames lie below `limit`; if the next file's header tells where this file ends, the frames must reach `expected`.
   Result<bool> walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit, uint64_t expected,
                            const WalkVisitor& visitor) const;
   Result<FrameReader> read(const WalkedFile& file, uint64_t limit) const;

@@ -1,4 +1,4 @@
-// The first block of a pack extent: whose it is. Bodies follow from kPackHeaderBytes on. (Solo and raw extents have no
+// The first block of a pack extent, which tells its owner. Bodies follow from kPackHeaderBytes on. (Solo and raw extents have no
 // header: their bytes are passed through to readers from offset 0.)
 #pragma once
 
@@ -19,9 +19,9 @@ struct PackHeader {
 };
 
 Bytes encode_pack_header(const PackHeader& header);
-// The first block of the file.
+// `block`: the first block of the file.
 Result<PackHeader> decode_pack_header(ByteSpan block);
-// decode_pack_header(), and the header must be that of extent `seq` of `identity`.
+// Like decode_pack_header(); also checks that the header is that of extent `seq` of `identity`.
 Status check_pack_header(ByteSpan block, const FileIdentity& identity, uint64_t seq);
 
 }  // namespace kvcachefs

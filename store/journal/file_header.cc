@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kMagicBytes = 8;
 constexpr size_t kSummedPreludeBytes = kHeaderPreludeBytes - sizeof(uint64_t);
 
-// One letter differs from kind to kind and the high bit of the first byte is set: no text file begins like this.
+// The kinds differ in one letter, and the high bit of the first byte is set: no text file begins like this.
 std::string_view magic_of(FileKind kind) {
   switch (kind) {
     case FileKind::kVolume: return {"\xabKVCvol\n", kMagicBytes};
@@ -26,7 +26,7 @@ std::string_view magic_of(FileKind kind) {
   std::unreachable();
 }
 
-// What to do about it, too.
+// Also says what the user can do.
 std::string other_version(const char* what, uint32_t version) {
   const auto found = fmt::format("{} has format version {}, this program reads versions {} to {}: ", what, version, kOldestVersion, kFormatVersion);
   if (version > kFormatVersion) return found + "use the kvcachefs that wrote it, or a newer one";

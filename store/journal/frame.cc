@@ -36,7 +36,7 @@ bool FrameKey::valid(ByteSpan frame, uint64_t offset) const {
   return in.u64() == sum(frame.subspan(kFrameHeaderBytes), offset);
 }
 
-// The magic and the length are under the checksum too: the length as that of the hashed bytes and in the seed.
+// The checksum also covers the magic and the length: the length through the number of bytes hashed and through the seed.
 uint64_t FrameKey::sum(ByteSpan payload, uint64_t offset) const {
   Bytes place;
   place.reserve(16);

@@ -10,7 +10,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kWindowBytes = 1024 * 1024;
-constexpr uint64_t kSearchFactor = 4, kMostCountedBytes = kGiB;  // a journal is far smaller than that
+constexpr uint64_t kSearchFactor = 4, kMostCountedBytes = kGiB;  // a journal is far smaller than kMostCountedBytes
 constexpr uint64_t kMostZeroBytes = kGiB;
 
 bool is_zero(ByteSpan bytes) {
@@ -41,7 +41,7 @@ Result<ByteSpan> FrameReader::view(uint64_t offset, size_t length) {
       window_.clear();
       return std::unexpected(std::move(got).error());
     }
-    window_.resize(std::min(*got, wanted));  // a file that shrank meanwhile ends here
+    window_.resize(std::min(*got, wanted));  // the file shrank meanwhile: it ends here
     length = std::min(length, window_.size());
   }
   return ByteSpan(window_).subspan(static_cast<size_t>(offset - window_offset_), length);
@@ -58,14 +58,14 @@ Result<std::optional<Frame>> FrameReader::at(uint64_t offset) {
   return Frame{offset, frame.subspan(kFrameHeaderBytes)};
 }
 
-// What the window has behind `offset`, if a frame can begin there, else a new one. At the end of the file fewer bytes than that.
+// The window from `offset` on if a frame header fits there, else a new window. Shorter at the end of the file.
 Result<ByteSpan> FrameReader::view_to_search(uint64_t offset) {
   const uint64_t window_end = window_offset_ + window_.size();
   if (offset >= window_offset_ && offset + kFrameHeaderBytes <= window_end) return view(offset, static_cast<size_t>(window_end - offset));
   return view(offset, kWindowBytes);
 }
 
-// No frame begins in one: there is no zero in its magic.
+// Returns the end of a hole at `offset`. No frame begins in a hole: the magic has no zero byte.
 uint64_t FrameReader::behind_hole(uint64_t offset) const {
   if (!next_data_) return offset;
   const auto data = next_data_(offset);
@@ -81,7 +81,7 @@ Result<std::optional<Frame>> FrameReader::find(uint64_t offset) {
     if (bytes.size() < kFrameHeaderBytes) return std::nullopt;
     const auto* const hit = static_cast<const std::byte*>(memmem(bytes.data(), bytes.size(), magic.data(), magic.size()));
     if (hit == nullptr) {
-      offset += bytes.size() - (magic.size() - 1);  // the magic may straddle the border
+      offset += bytes.size() - (magic.size() - 1);  // the magic may cross the window's end
       if (!is_zero(bytes)) continue;
       if (bytes.size() > zeros_budget_bytes_) return std::nullopt;
       zeros_budget_bytes_ -= bytes.size();

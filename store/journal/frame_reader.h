@@ -13,31 +13,31 @@
 namespace kvcachefs {
 
 struct Frame {
-  uint64_t offset = 0;  // of its header
-  ByteSpan payload;     // in the reader's window: valid until its next call
+  uint64_t offset = 0;  // offset of its header
+  ByteSpan payload;     // points into the reader's window: valid until its next call
   uint64_t end() const { return offset + kFrameHeaderBytes + payload.size(); }
 };
 
 // Not thread-safe. Holds a window of about 1 MiB, or of one frame if that is longer.
 class FrameReader {
  public:
-  // As File::read: fewer bytes than asked only at the end of the file.
+  // Like File::read: returns fewer bytes than asked only at the end of the file.
   using Read = std::function<Result<size_t>(std::span<std::byte> into, uint64_t offset)>;
 
-  // As File::next_data, where there is such a call. An error but kNoData says nothing.
+  // Like File::next_data, if there is such a call. Errors other than kNoData are ignored.
   using NextData = std::function<Result<uint64_t>(uint64_t offset)>;
 
-  // Frames end at `size_bytes` or before.
+  // `size_bytes`: no frame ends behind this.
   FrameReader(Read read, uint64_t size_bytes, FrameKey key, NextData next_data = {});
 
   uint64_t size_bytes() const { return size_bytes_; }
-  // The first `length` bytes of the file or what there is of them (for the file header).
+  // The first `length` bytes of the file, or fewer if it is shorter (for the file header).
   Result<ByteSpan> head(size_t length) { return view(0, length); }
-  // The frame at `offset`; nullopt if there is no valid one. Errors are those of reading.
+  // The frame at `offset`; nullopt if there is no valid frame. Errors are those of reading.
   Result<std::optional<Frame>> at(uint64_t offset);
-  // The first valid frame at or after `offset`; nullopt if there is none. Passes over holes, which cost nothing to make. Gives up
-  // (nullopt) once it has hashed a few times the file's size in false starts, or read a GiB of zeros that the file system does not tell
-  // from data, so that crafted files cost time linear in what is really there.
+  // The first valid frame at or after `offset`; nullopt if there is none. Skips holes, which cost an attacker nothing to make. Gives up
+  // (nullopt) after hashing a few times the file's size in false starts, or after reading a GiB of zeros that the file system does not
+  // report as holes: so a crafted file costs time linear in its real content.
   Result<std::optional<Frame>> find(uint64_t offset);
 
  private:

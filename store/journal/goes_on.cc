@@ -20,7 +20,7 @@ Result<bool> journals_were_lost(Volume& volume, const FileIdentity& identity, Jo
 
 Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, bool closed, const std::optional<CheckpointInfo>& checkpoint,
                                         std::span<const JournalFileInfo> journals) {
-  if (!checkpoint && journals.empty()) return std::string();  // there is nothing else to believe
+  if (!checkpoint && journals.empty()) return std::string();  // there is nothing but the index to believe
   KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
   if (!std::ranges::binary_search(epochs, at.epoch)) return fmt::format("{} is not there", epoch_directory(identity.node, at.epoch));
   const auto behind = std::ranges::find_if(journals, [&](const JournalFileInfo& info) { return info.epoch == at.epoch && info.seq > at.seq; });

@@ -1,4 +1,4 @@
-// Whether the journals go on where an index ends; if not, whether the index or the journals are to be believed.
+// Whether the journals continue from the position of an index; if not, whether to believe the index or the journals.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,8 @@
 
 namespace kvcachefs {
 
-// `at`: the position of the index. False: it is older than these journals, or of another time, and is made anew. Before a
-// checkpoint the journals may be gone; without one an index that has seen nothing goes on with the first of them.
+// `at`: the position of the index. False: the index is older than these journals, or belongs to another state of the volume, and must be made anew.
+// Journals before a checkpoint may be gone; without a checkpoint an index at position {0,0,0} continues with the first journal.
 inline bool journals_go_on_from(JournalPosition at, const std::optional<CheckpointInfo>& checkpoint, std::span<const JournalFileInfo> journals) {
   if (checkpoint && at < checkpoint->header.covers) return false;
   if (checkpoint && at == checkpoint->header.covers) return true;
@@ -19,15 +19,15 @@ inline bool journals_go_on_from(JournalPosition at, const std::optional<Checkpoi
   return at == JournalPosition{} && !checkpoint;
 }
 
-// For an index from which the journals do not go on. True: what it had read of them was lost. No crash does that, for an index is committed only
-// behind what is synced of the journal. False: it is older than the checkpoint, or has read what does not count. Blocks on the volume.
+// For an index from which the journals do not continue. True: journals that it had read were lost. No crash causes that, for the index is committed only
+// up to a synced position of the journal. False: the index is older than the checkpoint, or has read records that do not count. Blocks on the volume.
 Result<bool> journals_were_lost(Volume& volume, const FileIdentity& identity, JournalPosition at, const std::optional<CheckpointInfo>& checkpoint,
                                 std::span<const JournalFileInfo> journals);
-// Why an index that is `at` a position which the journals lack may be of another time than this volume; empty: it can be of this one. What is part of the volume
-// is put back to an earlier state with it, so this is asked of an index that lies elsewhere. `closed`: cleanly, which is the end of its epoch. Blocks on the volume.
+// For an index whose position `at` the journals lack: why it may belong to another state of the volume; empty: it can be of this one. An index on the volume
+// is restored with it, so ask only for an index elsewhere. `closed`: it was closed cleanly, so `at` is the end of its epoch. Blocks on the volume.
 Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, bool closed, const std::optional<CheckpointInfo>& checkpoint,
                                         std::span<const JournalFileInfo> journals);
-// Where the journals go on behind what is lost of them at the position of the index.
+// Where the journals continue behind the part that was lost at the position of the index.
 JournalPosition behind_what_is_lost(JournalPosition at, std::span<const JournalFileInfo> journals);
 
 }  // namespace kvcachefs

@@ -105,7 +105,7 @@ TEST_F(JournalBlocks, EveryCallIsFitForDirectIo) {
   fail_sync = true;
   EXPECT_FALSE((*journal)->sync());
   fail_sync = false;
-  ASSERT_TRUE((*journal)->sync());  // what was written is read back, and written once more
+  ASSERT_TRUE((*journal)->sync());  // reads the written bytes back and writes them again
   const Replayed replayed = replay(*disk);
   EXPECT_EQ(replayed.stamps, numbers(0, 4));
   EXPECT_EQ(replayed.problems(), "");
@@ -229,7 +229,7 @@ TEST_F(EpochEndsTest, NothingBehindTheEndIsRead) {
   EXPECT_EQ(replayed.problems(), "");
   EXPECT_EQ(replay(*volume_, end_).stamps, (std::vector<uint64_t>{50, 51}));
   EXPECT_EQ(replay(*volume_, ends_[2]).stamps, (std::vector<uint64_t>{3, 4, 50, 51}));
-  // Who has read further sees it here, and begins anew.
+  // A reader that has read further sees it here, and begins anew.
   uint64_t counting = 0;
   const auto infos = list_journals(*volume_, test_identity(0));
   ASSERT_TRUE(infos);

@@ -230,7 +230,7 @@ TEST_F(JournalTest, AFailedSyncIsRepeatedByWritingAgain) {
   volume_->sync_fails = true;
   EXPECT_FALSE(journal->sync());
   volume_->sync_fails = false;
-  // The kernel dropped the page that could not be written: what is on the medium now is not what was appended.
+  // The kernel dropped the page that could not be written: the medium now differs from the appended bytes.
   file(0).back() ^= std::byte{1};
   const auto lost = journal->sync();
   ASSERT_FALSE(lost);

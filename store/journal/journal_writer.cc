@@ -1,6 +1,6 @@
-// JournalWriter. Locks: `commit_mutex` serialises append() and rotate() and is held over their I/O; `sync_mutex` the
-// same for sync() (of two syncs of one descriptor at once only one would hear of an error); `mutex` guards the numbers
-// that both look at and is never held over I/O. Order: commit_mutex or sync_mutex, then mutex.
+// JournalWriter. Locks: `commit_mutex` serialises append() and rotate() and is held over their I/O; `sync_mutex` does the
+// same for sync() (if two syncs of one descriptor ran at once, only one would get an error); `mutex` guards the numbers
+// that both use and is never held over I/O. Order: commit_mutex or sync_mutex, then mutex.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,14 +24,14 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMaxHeaderTextBytes = 255;    // node and boot id: the header stays far below its limit
-constexpr uint64_t kTriesPerFile = 8;          // to make the next, while that fails
+constexpr uint64_t kTriesPerFile = 8;          // attempts to make the next file, spread over the length of one, while that fails
 constexpr size_t kScratchBytes = 1024 * 1024;  // kept between appends
 
-// A file with bytes that no successful sync covers yet.
+// A journal file that is open: the current one, or one that no successful sync covers yet.
 struct OpenJournal {
   FilePtr file;
   uint64_t seq = 0;
-  uint64_t file_id = 0;  // 0: the volume does not tell
+  uint64_t file_id = 0;  // 0: the volume does not tell it
   Bytes header;
   uint64_t start = 0;   // behind the header
   uint64_t end = 0;     // behind the last good frame
@@ -44,7 +44,7 @@ Status write_one(File& file, ByteSpan bytes, uint64_t offset) {
   return file.write(pieces, offset);
 }
 
-// Others removed the file: this process removes only files that it has left. NFS answers ESTALE for one that another client removed.
+// Whether others removed the file: this process removes only files that it has left. NFS answers ESTALE if another client removed it.
 bool is_removed(const OpenJournal& journal) {
   const auto info = journal.file->info();
   return info ? info->is_removed : info.error().sys_errno == ESTALE;
@@ -61,10 +61,10 @@ struct JournalWriter::State {
 
   Mutex<LockRank::kJournal> commit_mutex;
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
-  uint64_t next_try_at = 0;  // length of the current file at which another is tried to be made
-  uint64_t next_seq = 0;   // of the next file; no file had it before, whether it got its header or not
+  uint64_t next_try_at = 0;  // length of the current file at which to try again to make the next one
+  uint64_t next_seq = 0;   // of the next file; never used before, even by a file without a header
   Bytes payload, frame;    // scratch of append()
-  BlockBuffer blocks;      // as well
+  BlockBuffer blocks;      // scratch of append()
   Stamp stamp;             // of the last batch
 
   Mutex<LockRank::kJournal> sync_mutex;
@@ -72,11 +72,11 @@ struct JournalWriter::State {
 
   mutable LeafMutex mutex;
   std::shared_ptr<OpenJournal> current;                // its numbers change under `mutex` only
-  std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
+  std::vector<std::shared_ptr<OpenJournal>> unsynced;  // earlier files that sync() still has to sync
   uint64_t names_made = 0, names_synced = 0;
   Appended appended;
-  bool lost_file = false;  // others had removed a file that was left since take_lost_file()
-  bool is_nowhere = false;  // so is the current one, and no other could be made yet
+  bool lost_file = false;  // since take_lost_file(), this writer left a file that others had removed
+  bool is_nowhere = false;  // others removed the current file, and no new one could be made yet
 
   bool in_blocks() const { return form == JournalForm::kBlocks; }
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
@@ -93,7 +93,7 @@ Status JournalWriter::State::write_at(BlockBuffer& buffer, File& file, ByteSpan 
   return in_blocks() ? buffer.write(file, bytes, offset) : write_one(file, bytes, offset);
 }
 
-// Makes the file after `current` (or the first) and switches to it. On failure `current` stays.
+// Makes the file after `current` (or the first file) and switches to it. On failure `current` stays.
 Status JournalWriter::State::open_next() {
   const uint64_t seq = next_seq;
   const std::string path = journal_path(identity.node, identity.epoch, seq);
@@ -102,25 +102,25 @@ Status JournalWriter::State::open_next() {
   const Bytes bytes = encode_journal_header(header);
   const OpenOptions options{.writable = true, .create_exclusive = true, .direct = in_blocks()};
   Result<FilePtr> made = volume->open(path, options);
-  if (!made && made.error().code == Code::kNotFound) {  // others removed the directory, and that alone
+  if (!made && made.error().code == Code::kNotFound) {  // others removed just the directory
     const std::string directory(parent_path(path));
     KVC_TRY(volume->make_directory(directory));
     KVC_TRY(volume->sync_directory(std::string(parent_path(directory))));
     made = volume->open(path, options);
   }
-  // What was not made keeps its number: nothing of it can be read, and no link names it. If it was made all the same (a network file system
-  // may do it and lose the answer), the next attempt finds it there, and the one after that goes on behind it.
+  // A file that was not made leaves its number free: nothing of it can be read, and no link names it. If it was made all the same (a network file
+  // system may lose the answer), the next attempt finds it (kExists), and the attempt after that uses the next number.
   if (made || made.error().code == Code::kExists) ++next_seq;
   KVC_ASSIGN(FilePtr file, std::move(made));
-  // Where its number by path is another one (some network file systems) it tells nothing.
+  // The id is useless if Volume::info() of the path tells another one, as on some network file systems.
   const auto about = file->info(), by_path = volume->info(path);
   const uint64_t file_id = about && by_path && about->file_id == by_path->file_id ? about->file_id : 0;
   kill_point("journal-made");
   auto written = write_at(blocks, *file, bytes, 0);
-  // In a block of its own it may be lost where a frame behind it is not; that one may say that everything before it is there.
+  // A header block could be lost while a later frame survives, and that frame may say that everything before it is synced.
   if (written && in_blocks()) written = file->sync_data();
   if (!written) {
-    // A rest that cannot be removed does no harm: no later header links to it.
+    // If the remainder cannot be removed it does no harm: no later header links to it.
     (void)volume->remove_file(path);
     return written;
   }
@@ -137,8 +137,8 @@ Status JournalWriter::State::open_next() {
   return {};
 }
 
-// The same from a file that is whole, which then says so. Without that, for want of room perhaps, it takes longer to see for those
-// who follow the journal, no more: where the file ends is in the header of the next.
+// open_next() from a file that is whole; then writes into that file which file comes next. If that fails, for want of space perhaps,
+// followers of the journal only notice later: the next file's header tells where the previous one ends.
 Status JournalWriter::State::go_on_in_next() {
   const std::shared_ptr<OpenJournal> before = current;
   KVC_TRY(open_next());
@@ -149,7 +149,7 @@ Status JournalWriter::State::go_on_in_next() {
   return {};
 }
 
-// Into `payload` and `frame`, to lie at the end of that file.
+// Fills `payload` and `frame`; the frame is to lie at the end of `journal`.
 void JournalWriter::State::encode_frame(const Batch& batch, const OpenJournal& journal) {
   payload.clear();
   encode_batch(batch, payload);
@@ -165,8 +165,8 @@ Status JournalWriter::State::write_frame() {
     die_at_kill_point();
   }
   if (auto written = write_at(blocks, *current->file, frame, current->end); !written) {
-    // Whatever reached the file must not count. The next file's header says where this one ends; until there is one,
-    // cutting the file is the only way, and it may fail as well: then a reader may still see the batch.
+    // The bytes that reached the file must not count. The next file's header tells where this one ends; until there is one,
+    // truncation is the only way, and it may fail as well: then a reader may still see the batch.
     abandoned = true;
     (void)current->file->truncate(current->end);
     return written;
@@ -214,7 +214,7 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   const std::lock_guard commit(state.commit_mutex);
   state.payload.clear();
   encode_batch(batch, state.payload);
-  if (state.payload.size() > kMaxFramePayloadBytes || 2 * batch.records.size() > kMaxBatchRecords) {  // before each may be who it speaks of
+  if (state.payload.size() > kMaxFramePayloadBytes || 2 * batch.records.size() > kMaxBatchRecords) {  // an `about` record may precede each record
     return fail(Code::kTooBig, fmt::format("journal of epoch {}: a batch of {} records in {} bytes is over the limits of {} and {}: split it",
                                            state.identity.epoch, batch.records.size(), state.payload.size(), kMaxBatchRecords / 2,
                                            kMaxFramePayloadBytes));
@@ -222,7 +222,7 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   const uint64_t end = state.current->end;
   const bool full = end > state.current->start && end + kFrameHeaderBytes + state.payload.size() > state.max_file_bytes;
   if (state.abandoned) KVC_TRY(state.open_next());
-  // Where no file can be made, for want of inodes perhaps, this one goes on.
+  // If no file can be made, for want of inodes perhaps, the current one goes on.
   if (full && end >= state.next_try_at) {
     state.next_try_at = state.go_on_in_next() ? 0 : end + state.max_file_bytes / kTriesPerFile;
   }
@@ -258,7 +258,7 @@ Status JournalWriter::sync() {
     KVC_TRY(state.volume->sync_directory(journal_directory(state.identity.node, state.identity.epoch)));
   }
   const std::lock_guard lock(state.mutex);
-  // Files before the current one take no more frames, so what was synced here is all of them.
+  // Files before the current one take no more frames, so they are now synced completely.
   std::erase_if(state.unsynced, [&](const auto& journal) {
     return !journal->sync_failed && std::find(owed.begin(), owed.end(), journal) != owed.end();
   });
@@ -284,8 +284,8 @@ Status JournalWriter::State::sync_file(OpenJournal& journal) {
   return status;
 }
 
-// After a failed sync the kernel may have dropped the pages or marked them clean, so that a later sync succeeds without
-// having written them. They are read back, must be the frames that were appended, and are written once more.
+// After a failed sync the kernel may have dropped the pages or marked them clean, so a later sync may succeed without
+// having written them. So reads the frames back, checks that they are those that were appended, and writes them again.
 Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, uint64_t to) {
   if (from < journal.start) {
     KVC_TRY(write_at(rewritten, *journal.file, journal.header, 0));
@@ -314,8 +314,8 @@ Result<JournalPosition> JournalWriter::rotate(bool lost) {
   const std::lock_guard commit(state.commit_mutex);
   const bool anew = state.abandoned;
   if (anew) KVC_TRY(state.open_next());
-  lost &= !anew;  // that was the one before
-  if (lost) {  // until there is another, nothing is taken: it would be found by nobody
+  lost &= !anew;  // open_next() has just replaced the lost file
+  if (lost) {  // until there is a new file, append() takes nothing: no reader would find it
     state.abandoned = true;
     const std::lock_guard lock(state.mutex);
     state.lost_file = state.is_nowhere = true;

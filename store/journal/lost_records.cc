@@ -24,7 +24,7 @@ Result<uint32_t> epochs_with_lost_records(Volume& volume, std::string_view node)
   return epoch && *epoch <= kMaxEpoch ? static_cast<uint32_t>(*epoch) : kMaxEpoch;
 }
 
-// A file that is whole takes the place of the one there: whichever a crash leaves says enough.
+// Replaces the file by rename: after a crash either the old or the new file is there, and both are valid.
 Status note_lost_records(Volume& volume, std::string_view node, uint32_t up_to_epoch) {
   KVC_ASSIGN(const uint32_t there, epochs_with_lost_records(volume, node));
   if (there >= up_to_epoch) return {};

@@ -1,7 +1,7 @@
-// That records of a node were lost, for good: a file on the volume says so to all later starts and checks. What no record names may be what a lost one named, so it
-// is kept until somebody who knows better says otherwise (`kvcachefs fsck --repair --remove-orphans`).
+// Marks a node whose records were lost: a file on the volume tells all later starts and checks. Data without a record may belong to a lost record, so it
+// is kept until an administrator decides otherwise (`kvcachefs fsck --repair --remove-orphans`).
 //
-// Block on the volume.
+// All calls block on the volume.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace kvcachefs {
 
-std::string lost_records_path(std::string_view node);  // its content: the last of those epochs, in decimal
+std::string lost_records_path(std::string_view node);  // content: the last epoch with lost records, in decimal
 
-// Of the epochs up to this one. 0: of none. The last there can be where the file says nothing that can be read.
+// Records were lost in epochs up to this one. 0: in none. The largest possible epoch if the file is unreadable.
 Result<uint32_t> epochs_with_lost_records(Volume& volume, std::string_view node);
-// On the medium when it returns. Never lowers what is there. By who holds LOCK, before a checkpoint takes the place of what is damaged.
+// Durable when it returns. Never lowers the epoch in the file. Caller holds LOCK, and calls this before a checkpoint replaces the damaged records.
 Status note_lost_records(Volume& volume, std::string_view node, uint32_t up_to_epoch);
-// By who holds LOCK.
+// Caller holds LOCK.
 Status forget_lost_records(Volume& volume, std::string_view node);
 
 }  // namespace kvcachefs

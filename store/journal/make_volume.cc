@@ -14,9 +14,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr int kMostTries = 10;  // each time another was first
+constexpr int kMostTries = 10;  // retries while others are faster
 
-// Of a first start: what is to become VOLUME.
+// Drafts of the file VOLUME, left by or in use by a first start.
 bool is_draft(std::string_view name) { return name.starts_with(std::string(kVolumeFileName) + ".") && name.ends_with(".tmp"); }
 
 Result<VolumeHeader> read_header(Volume& volume) {
@@ -26,7 +26,7 @@ Result<VolumeHeader> read_header(Volume& volume) {
   return header;
 }
 
-// Once there is a VOLUME, drafts are of no use to anybody; one may even be its second name, with which it is not opened.
+// Once there is a VOLUME, drafts are useless; a draft may even be a second name of it, and a file with two names cannot be opened.
 Status remove_drafts(Volume& volume) {
   KVC_ASSIGN(const auto entries, volume.list(""));
   if (std::ranges::find(entries, std::string(kVolumeFileName), &DirectoryEntry::name) == entries.end()) return {};
@@ -66,13 +66,13 @@ Result<VolumeHeader> open_or_make_volume(Volume& volume, Stamp created) {
   for (int i = 0;; ++i) {
     if (first) KVC_TRY(remove_drafts(volume));
     auto header = read_header(volume);
-    // With two names it may be that of another, who is just making it.
+    // The file may have two names for a moment while another node makes it: retry.
     if (!header && header.error().code == Code::kIo && first && i < kMostTries) continue;
     if (header || header.error().code != Code::kNotFound) return header;
-    KVC_TRY(check_may_be_volume(volume));  // nodes without a header: what it was is lost
+    KVC_TRY(check_may_be_volume(volume));  // fails if there are nodes but no header: their volume id is lost
     header = make_header(volume, created);
     if (header || i == kMostTries) return header;
-    // Another was first, and perhaps removed the draft of this one.
+    // Another node was first, and may have removed this one's draft.
     if (const Code code = header.error().code; code != Code::kExists && code != Code::kNotFound) return header;
   }
 }

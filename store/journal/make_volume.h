@@ -1,4 +1,4 @@
-// The file VOLUME on a volume: found, or made by the first mount.
+// Finds the file VOLUME on a volume, or makes it on the first mount.
 #pragma once
 
 #include "store/base/result.h"
@@ -8,13 +8,13 @@
 
 namespace kvcachefs {
 
-// kExists, naming what is there, unless the directory is a volume or may become one: nothing is left in a directory that is
-// another's.
+// kExists, naming what is there, unless the directory is a volume or may become one. Protects directories of others: nothing is made in
+// them.
 Status check_may_be_volume(Volume& volume);
 
-// The header of the volume; one is made, with `created`, where there is none. Of several that make one at once, also on hosts
-// whose locks do not see each other, all have the header of one. Finishes what a first start that was cut short has left, so it
-// needs a volume that may be written to if there is no node yet.
+// Returns the header of the volume; makes one, with `created`, if there is none. If several nodes make one at once, even on hosts
+// whose locks do not see each other, all get the same header. Finishes an interrupted first start, so it needs a writable
+// volume as long as there is no node yet.
 Result<VolumeHeader> open_or_make_volume(Volume& volume, Stamp created);
 
 }  // namespace kvcachefs

@@ -68,7 +68,7 @@ TEST_F(MakeVolume, AStartThatWasCutShortIsFinished) {
   EXPECT_EQ(entries(), 1u);
 }
 
-// Only while nobody has a node is anything of a draft removed: a file with two names is somebody's otherwise.
+// Drafts are removed only while there is no node: later a file with two names belongs to somebody.
 TEST_F(MakeVolume, AVolumeInUseIsLeftAlone) {
   ASSERT_TRUE(open_or_make_volume(*volume_, Stamp{7}));
   ASSERT_TRUE(volume_->make_directories("nodes/a"));

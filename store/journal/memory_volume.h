@@ -1,6 +1,6 @@
-// For tests and fuzz targets of this room: the few calls that journals and checkpoints make, on files in memory. Calls of
-// Volume and of its files may come from several threads; what a test sets or looks at directly (files(), the public members)
-// may not meanwhile. For faults and power cuts there is SimVolume (store/volume/fault_volume.h).
+// For tests and fuzz targets of this room: files in memory, with the few calls that journals and checkpoints make. Several threads
+// may call Volume and its files; while they do, a test must not touch files() or the public members
+// directly. For faults and power cuts there is SimVolume (store/volume/fault_volume.h).
 #pragma once
 
 #include <map>
@@ -19,9 +19,9 @@ class MemoryVolume : public Volume {
  public:
   using Files = std::map<std::string, std::shared_ptr<Bytes>>;
   Files& files() { return files_; }
-  // Makes the directories above it, too.
+  // Also makes the parent directories.
   void put(const std::string& path, ByteSpan content);
-  // > 0: that many more writes succeed, then each fails with ENOSPC after half of its bytes; < 0: none fails.
+  // > 0: so many more writes succeed, then each fails with ENOSPC after half of its bytes; < 0: no write fails.
   int writes_until_full = -1;
   // Syncs of files fail with EIO while set.
   bool sync_fails = false;
@@ -46,7 +46,7 @@ class MemoryVolume : public Volume {
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override;
   void drain() override {}
-  // Held for the time of each call, also by files and locks of this volume; recursive, for calls are made of other calls.
+  // Held during each call, also by files and locks of this volume; recursive, because calls use each other.
   std::recursive_mutex& mutex() { return *mutex_; }
 
  private:

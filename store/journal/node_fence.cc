@@ -35,7 +35,7 @@ Status NodeFence::check_now_and_then() {
   return is_due() || now_() - looked_ns_.load(std::memory_order_relaxed) >= limit_ns_ / 3 ? look() : Status();
 }
 
-// By listing: a client of a network file system would remember that a name was not there.
+// Uses listings: a client of a network file system would remember that a name was absent.
 Status NodeFence::look() {
   const int64_t begun_ns = now_();
   KVC_ASSIGN(const auto epochs, list_epochs(*volume_, own_.node));

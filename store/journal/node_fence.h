@@ -1,6 +1,6 @@
-// Whether this daemon still has its node. One that was stopped for minutes, or cut off from the volume, may have been taken for gone, and its
-// node begun anew by another daemon or a command (which needs the lock: where that is lost with the connection, or was never more than the
-// machine's). What it publishes from then on counts for nobody (EndsRecord); this is so that it tells no client otherwise, and ends.
+// Whether this daemon still has its node. While a daemon was stopped for minutes, or cut off from the volume, another daemon or a command may have
+// begun its node anew (it needs the lock, but a lock can be lost with the connection, or was never more than the machine's). What the old daemon
+// publishes from then on counts for nobody (EndsRecord); the fence makes sure that it tells no client otherwise, and that it ends.
 #pragma once
 
 #include <atomic>
@@ -15,27 +15,27 @@
 
 namespace kvcachefs {
 
-// Nanoseconds since the machine was started, those in which it slept included.
+// Nanoseconds since the machine started, including time asleep.
 int64_t boottime_ns();
 
 // Thread-safe.
 class NodeFence {
  public:
-  static constexpr int64_t kLimitNs = 30'000'000'000;  // nobody takes a node for gone whose HEAD stands for less
+  static constexpr int64_t kLimitNs = 30'000'000'000;  // no node is taken for gone before its HEAD has stood still this long
   using Now = std::function<int64_t()>;
 
-  // `own`: with the epoch of this daemon, which has just begun.
+  // `own`: with the epoch that this daemon has just begun.
   NodeFence(std::shared_ptr<Volume> volume, FileIdentity own, int64_t limit_ns = kLimitNs, Now now = boottime_ns);
 
-  // HEAD or a batch was written to the volume a moment ago. After a longer silence it says nothing: check() does.
+  // Call after HEAD or a batch was written to the volume. Ignored if the limit has passed since the last contact: then only check() helps.
   void heard_of();
-  // Before something is published, and before a client is told that it was. An error: the node is another daemon's, for good, or that could not
-  // be found out. Blocks on the volume if nothing was heard of this daemon for the limit, else costs a look at the clock.
+  // Call before something is published, and before a client is told that it was. An error: another daemon has the node, which is final, or that could not
+  // be determined. Blocks on the volume if the last contact is longer ago than the limit; else costs a look at the clock.
   Status check();
-  // The same by a thread on which no client waits, every second: it looks three times in that limit, whatever was heard.
+  // The same for a thread on which no client waits, called every second: it looks at the volume three times within the limit, whatever was written.
   Status check_now_and_then();
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
-  // Called once, when it is lost, by the thread that finds out; at once if it is already.
+  // Runs `then` once, when the node is lost, on the thread that detects it; at once if it is lost already.
   void on_lost(std::function<void()> then);
 
  private:

@@ -28,19 +28,19 @@ enum class RecordType : uint8_t {
   kEnds = 11,
   kNext = 12,
 };
-// Of these a reader may do without: one that it does not know is passed over. They leave the context alone.
+// Hints: a reader ignores those that it does not know. They do not change the context.
 constexpr uint8_t kFirstHint = 64, kLastHint = 127;
 
-// Flag bytes. A bit that is not listed is refused: it may change the meaning of what follows.
+// Flag bytes. Unknown bits are refused: they may change the meaning of the following bytes.
 constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2;
 constexpr uint8_t kAttributesOfDirectory = 4, kAttributesOfOther = 8;  // mode, uid, gid as the last ones of that kind
 constexpr uint8_t kAttributesCtimeIsMtime = 16, kAttributesAtimeIsBtime = 32, kAttributesKnown = 63;
 constexpr uint8_t kBodyHasChecksums = 1, kBodyHasInline = 2, kBodyQuarantined = 4;
 constexpr uint8_t kBodyNone = 8;  // alone: no bytes, version 0
 constexpr uint8_t kBodySameSize = 16, kBodyFirstVersion = 32, kBodyChecksumCount = 64, kBodyKnown = 127;
-// The high nibble of a name's byte belongs to what holds the name.
+// The format around a name owns the high nibble of its flag byte.
 constexpr uint8_t kNamePacked = 1, kNamePackedAtStart = 2, kNameKnown = 3;
-constexpr uint8_t kNameSameParent = 1, kNameEvicted = 2;  // in the nibble, in a record; the second of an unname
+constexpr uint8_t kNameSameParent = 1, kNameEvicted = 2;  // in a record, in that nibble; the second only in an unname
 constexpr int kNibbleShift = 4;
 // Place byte: kind in the low three bits, then these.
 constexpr uint8_t kPlaceKindMask = 7, kPlaceHasExtent = 8, kPlaceHasEpoch = 16, kPlaceHasLength = 32;
@@ -49,12 +49,12 @@ constexpr int kOffsetShift = 6;
 constexpr uint8_t kAboutHasPosition = 1;
 constexpr uint8_t kEndsLeftOut = 1;
 
-// Shorter runs gain nothing after the bytes that describe them.
+// Packing shorter runs saves nothing, as their description takes two bytes.
 constexpr size_t kMinHexRun = 8;
 
 constexpr size_t kUsualRecordBytes = 128;
 
-// A ByteReader whose first refusal is kept, so that decoders read on and check once.
+// A ByteReader that keeps its first error, so that decoders read on and check once.
 class Cursor {
  public:
   explicit Cursor(ByteReader& in) : in_(in) {}
@@ -92,7 +92,7 @@ class Cursor {
   std::optional<Error> error_;
 };
 
-// Differences are taken modulo 2^64, so that every pair of values has one.
+// Differences are modulo 2^64, so every pair of values has one.
 int64_t difference(int64_t value, int64_t base) {
   return static_cast<int64_t>(static_cast<uint64_t>(value) - static_cast<uint64_t>(base));
 }
@@ -105,7 +105,7 @@ void put_id_delta(ObjectId id, ObjectId base, ByteWriter& out) {
 }
 ObjectId get_id_delta(Cursor& in, ObjectId base) { return ObjectId{base.value + static_cast<uint64_t>(in.svarint())}; }
 
-// The id of a record, told from the one before it in the frame.
+// The id of a record, as a difference from the previous record's in the frame.
 void put_id(ObjectId id, RecordContext& context, ByteWriter& out) {
   put_id_delta(id, context.id, out);
   context.id = id;
@@ -172,7 +172,7 @@ Attributes get_attributes(Cursor& in, RecordContext& context) {
   attributes.atime_ns = flags & kAttributesAtimeIsBtime ? attributes.btime_ns : sum(attributes.btime_ns, in.svarint());
   if (!(flags & kAttributesHaveXattrs)) return attributes;
   const uint64_t count = in.varint();
-  for (uint64_t i = 0; i < count && in.ok(); ++i) {  // grows with what was really read, whatever `count` says
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {  // grows with the bytes really read, whatever `count` says
     if (++context.xattrs > kMaxFrameXattrs) {
       in.refuse(fmt::format("a frame has more than {} extended attributes", kMaxFrameXattrs));
       break;
@@ -187,13 +187,13 @@ Attributes get_attributes(Cursor& in, RecordContext& context) {
 
 uint64_t default_length(PlaceKind kind, uint64_t size_bytes) { return kind == PlaceKind::kNone ? 0 : size_bytes; }
 
-// Packs are filled one body behind the other.
+// Packs are filled one body after another: remembers where the next is expected.
 void note_place(const Place& place, RecordContext& context) {
   context.extent = place.extent;
   context.next_offset = (place.offset + place.length + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
 }
 
-// `home` is the epoch of the object, the usual one of its extent; `size_bytes` its size, the usual length.
+// `home`: the object's epoch, by default also its extent's; `size_bytes`: its size, by default the length.
 void put_place(const Place& place, uint32_t home, uint64_t size_bytes, RecordContext& context, ByteWriter& out) {
   const bool any = place.extent.epoch != 0 || place.extent.seq != 0;
   const bool follows = any && place.extent == context.extent && place.offset == context.next_offset;
@@ -255,7 +255,7 @@ bool is_none(const Body& body) {
          body.inline_bytes.empty() && !body.quarantined;
 }
 
-// One a unit; not for raw bodies and damaged ones.
+// One checksum a unit; raw and damaged bodies have another number.
 uint64_t usual_checksums(uint64_t size_bytes) { return size_bytes / kUnitBytes + (size_bytes % kUnitBytes ? 1 : 0); }
 
 void put_body(const Body& body, uint32_t home, RecordContext& context, ByteWriter& out) {
@@ -333,7 +333,7 @@ struct HexRun {
   size_t pairs = 0;
 };
 
-// The first of the longest runs, cut to whole pairs; pairs == 0 if none is worth it.
+// The first of the longest runs, cut to whole pairs; pairs == 0 if packing it saves nothing.
 HexRun find_hex_run(std::string_view name) {
   HexRun best;
   for (size_t i = 0; i < name.size();) {
@@ -357,7 +357,7 @@ std::string get_name(Cursor& in, uint8_t* nibble) {
     in.refuse("name claims a packed run and has none");
   }
   if (!in.ok()) return {};
-  // Written so that nothing overflows; `length` is bounded by twice the input before anything is allocated.
+  // Written to avoid overflow; bounds `length` by twice the input before anything is allocated.
   if (start > length || pairs > (length - start) / 2 || length - pairs > in.in().left()) {
     in.refuse(fmt::format("name of {} bytes with {} packed pairs from {} on in {} bytes", length, pairs, start,
                           in.in().left()));
@@ -474,7 +474,7 @@ struct RecordEncoder {
 
   void name(RecordType which, ObjectId parent, ObjectId child, std::string_view text, uint8_t nibble) {
     type(which);
-    const ObjectId before = context.id;  // often the directory just made
+    const ObjectId before = context.id;  // often the parent: a directory just made
     put_id(child, context, out);
     const bool same = parent == context.parent;
     encode_name(text, out, static_cast<uint8_t>(nibble | (same ? kNameSameParent : 0)));
@@ -543,7 +543,7 @@ EndsRecord get_ends(Cursor& in) {
   return record;
 }
 
-// Ids of one node are not told from those of another.
+// Resets the ids of the context: ids of one node are not encoded relative to those of another.
 void speak_of(std::string_view node, JournalPosition said, RecordContext& context) {
   context.about = node;
   context.said = said;
@@ -561,7 +561,7 @@ struct NamedRecord {
   const char* what;
 };
 
-// While the records speak of another node's objects.
+// Decodes a record while the context is about another node's objects.
 NamedRecord get_statement(RecordType type, Cursor& in, RecordContext& context) {
   const auto statement = [&](auto&& what) { return StatementRecord{context.about, context.said, std::move(what)}; };
   switch (type) {
@@ -601,7 +601,7 @@ NamedRecord get_typed(RecordType type, Cursor& in, RecordContext& context) {
 
 bool is_hint(uint8_t type) { return type >= kFirstHint && type <= kLastHint; }
 
-// The node that the record speaks of and where it was said; nothing for its own.
+// The node that a record is about and the position of the statement; empty for this node's own records.
 std::pair<std::string_view, JournalPosition> subject_of(const Record& record) {
   if (const auto* statement = std::get_if<StatementRecord>(&record)) return {statement->node, statement->said};
   return {};
@@ -703,7 +703,7 @@ Result<std::optional<Record>> decode_record(ByteReader& in, RecordContext& conte
 }
 
 namespace {
-// What is born is mostly born shortly before its batch.
+// Most objects are born shortly before their batch, so its stamp is the first base of birth times.
 RecordContext context_of(Stamp stamp) {
   RecordContext context;
   context.btime_ns = static_cast<int64_t>(stamp.value);

@@ -190,7 +190,7 @@ TEST(RecordCodec, HintsThatAreNotKnownArePassedOver) {
     Batch batch{{7}, {PutRecord{chunk_object(7)}, chunk_name(7)}};
     Bytes plain;
     encode_batch(batch, plain);
-    // The same with a hint between the two: the second is still told from the first.
+    // The same with a hint between the two: the second is still encoded relative to the first.
     RecordContext context;
     context.btime_ns = 7;
     Bytes bytes;

@@ -20,7 +20,7 @@ Result<Bytes> read_start(Volume& volume, const std::string& path) {
   return start;
 }
 
-// Others put it there, while the volume was mounted: it stays, under a name that no start reads.
+// Another program put it there while the volume was mounted: renames it to a name that no start reads.
 Status set_aside(Volume& volume, const std::string& path) {
   log::warn("{}/{} is no file of this program, and is renamed to {}.foreign", volume.root(), path, path);
   return volume.rename(path, path + ".foreign");
@@ -42,11 +42,11 @@ Status remove_below(Volume& volume, const std::string& directory, std::string_vi
   return any ? volume.sync_directory(directory) : Status{};
 }
 
-// Seq of the first file of that epoch that is still needed: the one of the position, unless the file after it says that this one
+// Seq of the first file of that epoch that is still needed: the file of the position, or the next one if its header says that this file
 // ends there.
 Result<uint64_t> first_needed(Volume& volume, const FileIdentity& identity, JournalPosition covered) {
   KVC_ASSIGN(const auto seqs, list_seqs(volume, journal_directory(identity.node, covered.epoch), ".log"));
-  for (const uint64_t seq : seqs) {  // one that was never finished says so of no file
+  for (const uint64_t seq : seqs) {  // a file that was never finished is in no later header
     if (seq <= covered.seq) continue;
     const auto start = read_start(volume, journal_path(identity.node, covered.epoch, seq));
     const auto header = start ? decode_journal_header(*start) : std::unexpected(start.error());
@@ -55,7 +55,7 @@ Result<uint64_t> first_needed(Volume& volume, const FileIdentity& identity, Jour
   return covered.seq;
 }
 
-// Of an epoch that is over: nothing will be put there any more.
+// For an epoch that is over: nothing will be added to it.
 Status remove_if_empty(Volume& volume, const std::string& directory) {
   auto entries = volume.list(directory);
   if (!entries) {
@@ -64,13 +64,13 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
   }
   if (!entries->empty()) return {};
   const Status removed = volume.remove_directory(directory);
-  // A server that was restarted meanwhile may answer so for one's own success.
+  // The server may have restarted and answer so for our own success.
   return !removed && removed.error().code == Code::kNotFound ? Status{} : removed;
 }
 
-// Of an epoch that is over and left nothing: else a start, and each checkpoint, would look through one more with every mount
-// there ever was. Nothing is listed for it: one that holds extents beyond the first directory of them stays. What its daemon
-// told others of itself is nothing any more.
+// Removes an epoch that is over and empty: else every start and checkpoint would look through one more directory for each mount
+// there ever was. Does not list it: an epoch with extents beyond the first extent directory stays. Also removes what its daemon
+// told other nodes (HEAD, ACKS), which means nothing any more.
 Status remove_empty_epoch(Volume& volume, const std::string& directory) {
   std::string changed;
   const std::string head = std::string("/") + kHeadFileName, acks = std::string("/") + kAcksFileName;
@@ -82,7 +82,7 @@ Status remove_empty_epoch(Volume& volume, const std::string& directory) {
     else if (removed.error().code != Code::kNotFound)
       break;
   }
-  // Or what was removed in there, and not synced in a directory that is gone, would come back with a power loss.
+  // The last directory changed and still there: else, after a power loss, the removed names in it would come back.
   return changed.empty() ? Status{} : volume.sync_directory(changed);
 }
 

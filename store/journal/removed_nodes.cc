@@ -45,7 +45,7 @@ class TreeWalk {
   TreeWalk(Volume& volume, bool remove) : volume_(volume), remove_(remove) {}
   const Cleared& cleared() const { return cleared_; }
 
-  // What is in it, not the directory itself. Several may be at it at once.
+  // Visits the content, not the directory itself. Several processes may do so at once.
   Status walk(const std::string& directory) {
     auto entries = volume_.list(directory);
     if (!entries) return entries.error().code == Code::kNotFound ? Status() : std::unexpected(std::move(entries).error());
@@ -102,7 +102,7 @@ Status set_node_aside(Volume& volume, const FileIdentity& identity) {
   KVC_TRY(volume.sync_directory(kRemoved));
   KVC_TRY(volume.rename("nodes/" + identity.node, fmt::format("{}/{}", above, identity.epoch)));
   kill_point("node-set-aside");
-  KVC_TRY(volume.sync_directory(above));  // first the new name: of a power loss both may be left, or the new one
+  KVC_TRY(volume.sync_directory(above));  // new name first: a power loss then leaves both names or the new one
   return volume.sync_directory("nodes");
 }
 

@@ -1,8 +1,8 @@
-// Nodes that were taken out of a volume. What was nodes/<node> is renamed to removed/<node>/<its last epoch>, in one step, and emptied there;
-// that directory stays, for it tells which epochs are taken: a node of that name that comes later begins behind them. What others remember of
-// the one before (ids, positions) never fits it by chance.
+// Nodes that were taken out of a volume. nodes/<node> is renamed to removed/<node>/<its last epoch>, in one step, and emptied there.
+// That directory stays, for it tells which epochs are used up: a later node of the same name begins behind them. So ids and positions of the
+// old node that other nodes remember never match the new one by chance.
 //
-// Block on the volume.
+// All calls block on the volume.
 #pragma once
 
 #include <cstdint>
@@ -14,26 +14,26 @@
 
 namespace kvcachefs {
 
-// The last epoch of the nodes that had this name and were taken out; 0: there was none. Told from listings: a client of a network file
-// system that looked for a name remembers for long that it was not there.
+// The last epoch of the removed nodes of this name; 0: there was none. Uses listings: a client of a network file system that once
+// missed a name remembers for a long time that it does not exist.
 Result<uint32_t> last_removed_epoch(Volume& volume, std::string_view node);
 
-// Takes the node out. The caller holds its LOCK, and `identity` tells its last epoch. Of a kill before, or of a power loss, it is left as it
-// was or is gone.
+// Takes the node out. The caller holds its LOCK, and `identity` tells its last epoch. After a kill or a power loss the node is either as it
+// was or gone.
 Status set_node_aside(Volume& volume, const FileIdentity& identity);
 
 struct Cleared {
-  uint64_t bytes = 0;       // of the files that went
+  uint64_t bytes = 0;       // of the removed files
   uint64_t files = 0;
-  uint64_t left = 0;        // that another process on this machine has open: a network file system keeps them under another name until then
+  uint64_t left = 0;        // files that another process on this machine has open: a network file system keeps them under another name until they are closed
 };
-// Removes what was set aside of nodes of this name, but for the directory that tells the last epoch. Nobody's lock is needed; whoever does it
-// a second time goes on. `remove` false: only counts.
+// Removes what is left of removed nodes of this name, except the directory that tells the last epoch. Needs no lock; a second
+// call continues the work of an interrupted one. `remove` false: only counts.
 Result<Cleared> clear_set_aside(Volume& volume, std::string_view node, bool remove = true);
 
-// Of all files below a directory of the volume: the bytes that they take.
+// Counts all files below a directory of the volume, and the bytes that they take.
 Result<Cleared> measure_tree(Volume& volume, const std::string& directory);
-// Removes a directory of the volume with all that is in it. Fine if it is not there.
+// Removes a directory of the volume with its content. No error if it does not exist.
 Result<Cleared> remove_tree(Volume& volume, const std::string& directory);
 
 }  // namespace kvcachefs

@@ -1,6 +1,6 @@
-// replay_journals, list_journals. Each epoch is walked twice: first to find how far it was synced, then to apply. What
-// a power cut leaves behind the last synced record is a tail with holes; it ends the epoch at its first hole, because a
-// batch may build on every one before it. A hole before that record is damage: it is reported and passed over.
+// replay_journals, list_journals. Walks each epoch twice: first to find how far it was synced, then to apply. Behind the
+// last synced record a power cut leaves a tail with holes; it ends the epoch at its first hole, because a
+// batch may depend on any earlier one. A hole before that record is damage: it is reported and skipped.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ class EpochReplay {
  private:
   Result<bool> look(const WalkedFile& file, const Frame& frame, uint64_t behind) {
     reach_.last_valid = {epoch_, file.seq, behind};
-    const auto synced = batch_has_synced(frame.payload);  // one that cannot be read is reported when it is applied
+    const auto synced = batch_has_synced(frame.payload);  // an unreadable batch is reported when it is applied
     if (synced && *synced) reach_.synced = reach_.last_valid;
     return true;
   }
@@ -141,7 +141,7 @@ Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIde
                        .seq = file.seq,
                        .boot_id = file.header ? file.header->header.boot_id : std::string(),
                        .size_bytes = file.size_bytes,
-                       .held_bytes = std::min(file.size_bytes, file.allocated_bytes + kMiB),  // what is small may lie beside its inode
+                       .held_bytes = std::min(file.size_bytes, file.allocated_bytes + kMiB),  // a small file may lie beside its inode
                        .header_bytes = file.header ? file.header->size_bytes : 0,
                        .counting_bytes = counts,
                        .wants_checkpoint = ends.begins_with_checkpoint(epoch)});

@@ -110,7 +110,7 @@ ObjectRecord random_object(TestRandom& random) {
   object.attributes = random_attributes(random);
   Body& body = object.body;
   if (random.one_in(4)) return object;
-  if (random.one_in(3)) {  // one behind the other, as chunks of a kind are
+  if (random.one_in(3)) {  // bodies one behind another, as those of similar chunks are
     body.size_bytes = 5000;
     body.version = 1;
     body.place = {PlaceKind::kPacked, {3, 1}, kBlockBytes * (1 + 2 * random.below(3)), 5000};

@@ -10,7 +10,7 @@
 
 namespace kvcachefs {
 
-// splitmix64: the standard distributions differ between libraries, golden files must not.
+// splitmix64: standard distributions differ between libraries, and golden files must not.
 class TestRandom {
  public:
   explicit TestRandom(uint64_t seed) : state_(seed) {}
@@ -22,7 +22,7 @@ class TestRandom {
   }
   uint64_t below(uint64_t bound) { return next() % bound; }
   bool one_in(uint64_t n) { return below(n) == 0; }
-  // All magnitudes alike: uniform in the number of bits.
+  // All magnitudes equally likely: uniform in the number of bits.
   uint64_t any() { return next() >> below(64); }
 
  private:
@@ -35,7 +35,7 @@ ObjectRecord random_object(TestRandom& random);
 Record random_record(TestRandom& random);
 Batch random_batch(TestRandom& random);
 
-// As vLLM's file tier makes them: a 64 KiB packed body, and its name of 64 hex digits and ".bin".
+// Like those of vLLM's file tier: a 64 KiB packed body, and its name of 64 hex digits and ".bin".
 ObjectRecord chunk_object(uint64_t number);
 NameRecord chunk_name(uint64_t number);
 

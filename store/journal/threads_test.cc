@@ -1,4 +1,4 @@
-// append() and rotate() beside sync(): for the thread sanitizer, and what sync() promised holds after a power cut.
+// append() and rotate() beside sync(): for the thread sanitizer; and what sync() covered survives a power cut.
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -48,27 +48,27 @@ Status FirstRecords::make_root() {
 Status FirstRecords::drop_nameless() {
   KVC_ASSIGN(auto nameless, parts_.index.scan_nameless());
   std::erase(nameless, kRootId);
-  constexpr size_t kMostAtOnce = 10'000;  // of a journaled batch, which has a largest size
+  constexpr size_t kMostAtOnce = 10'000;  // of a journaled batch, whose size is limited
   for (size_t from = 0; from < nameless.size(); from += kMostAtOnce)
     KVC_TRY(drop(std::span(nameless).subspan(from, std::min(kMostAtOnce, nameless.size() - from))));
   parts_.counters.swept_files.fetch_add(nameless.size());
   return {};
 }
 
-// Depth first: a directory that still has names would stay, nameless.
+// Goes depth first: the index keeps a directory that still has names, nameless.
 Status FirstRecords::remove_all_names(const std::function<Status()>& sync) {
   constexpr size_t kMostAtOnce = 4096;
   struct Level {
     ObjectId directory;
-    std::vector<NameEntry> names;  // that are left of those listed last
+    std::vector<NameEntry> names;  // not visited yet, of those listed last
     uint64_t after = 0;
-    bool whole = false;  // nothing comes behind them
+    bool whole = false;  // everything was listed
     NameEntry own;
     ObjectId above;
   };
   std::vector<Level> levels(1);
   levels.back().directory = kRootId;
-  std::set<ObjectId> entered{kRootId};  // a damaged volume may hold what is no tree
+  std::set<ObjectId> entered{kRootId};  // a damaged volume may hold directories that form no tree
   Batch batch;
   const auto unname = [&](ObjectId parent, NameEntry& entry) -> Status {
     batch.records.emplace_back(UnnameRecord{.parent = parent, .name = std::move(entry.name), .child = entry.child});

@@ -1,4 +1,4 @@
-// What a start journals by itself, before there is a committer: the root, and the removal of objects whose names a crash took.
+// Records that a start journals before there is a committer: the root, and the removal of objects whose names a crash took.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace kvcachefs {
 
-// By the thread that starts the store; no lock.
+// Used by the thread that starts the store; no lock.
 class FirstRecords {
  public:
   struct Parts {
@@ -27,14 +27,14 @@ class FirstRecords {
   };
   explicit FirstRecords(Parts parts) : parts_(std::move(parts)) {}
 
-  // First of all: the journals of earlier epochs count up to there. `left_out`: what they say is not all believed, and a checkpoint will tell.
+  // Must be called first: says that the journals of earlier epochs count up to `end`. `left_out`: not all of their records are believed, and a checkpoint will tell.
   Status end_earlier(JournalPosition end, bool left_out);
-  // The root directory, if the index does not have it.
+  // Makes the root directory, if the index does not have it.
   Status make_root();
-  // Named and unnamed in one batch, which drops the objects and frees their places. A scan of the index.
+  // Scans the index for nameless objects and gives and takes a name of each in one batch, which removes them and frees their places.
   Status drop_nameless();
-  // As if each was unlinked: for a node that leaves the volume. Other nodes may still read what they named. Commits the index on the way,
-  // with `sync` of the journal before.
+  // Removes all names as if each was unlinked: for a node that leaves the volume. Other nodes may still read the named files. Commits the index
+  // on the way, each time after a `sync` of the journal.
   Status remove_all_names(const std::function<Status()>& sync);
 
  private:

@@ -26,7 +26,7 @@ constexpr uint64_t kJournalFileBytes = 64 * kMiB;
 
 // --- volume and node ---
 
-// Whose first mounts come at once make one volume between them, with one node: the others find it made.
+// If several first mounts come at once, the lock lets one make the volume with its node; the others find it made.
 Result<std::unique_ptr<VolumeLock>> NodeStart::lock_first_mount() {
   constexpr int kMostTries = 1000;
   for (int i = 0;; ++i) {
@@ -40,7 +40,7 @@ Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only, 
   std::unique_ptr<VolumeLock> first;
   if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
     KVC_TRY(check_may_be_volume(*volume_));
-    KVC_ASSIGN(first, lock_first_mount());  // its file stays: a start that waits for it has opened this one, not another of that name
+    KVC_ASSIGN(first, lock_first_mount());  // the lock file stays: another start that waits for it has this file open, not a new one of that name
   }
   return take_node(node, read_only, may_join);
 }
@@ -53,7 +53,7 @@ Result<FileIdentity> NodeStart::take_node(const std::string& node, bool read_onl
   if (!may_join) KVC_TRY(check_is_only_node(identity));
   KVC_TRY(volume_->make_directories("nodes/" + identity.node));
   if (read_only) return identity;
-  KVC_TRY(volume_->sync_directory(""));  // also when they were there: a first start may have been cut short before this
+  KVC_TRY(volume_->sync_directory(""));  // also if they exist: a first start may have been cut short before this
   KVC_TRY(volume_->sync_directory("nodes"));
   return identity;
 }
@@ -83,7 +83,7 @@ Result<uint32_t> NodeStart::last_epoch(const FileIdentity& identity) const {
   KVC_ASSIGN(const uint32_t removed, last_removed_epoch(*volume_, identity.node));
   KVC_ASSIGN(const uint32_t read, last_epoch_read_by_others(*volume_, identity));
   KVC_ASSIGN(uint32_t lost, epochs_with_lost_records(*volume_, identity.node));
-  if (lost == kMaxEpoch) lost = 0;  // it cannot be read
+  if (lost == kMaxEpoch) lost = 0;  // the file is unreadable
   return std::max({removed, read, lost, epochs.empty() ? 0 : epochs.back()});
 }
 

@@ -1,4 +1,4 @@
-// The first steps of a start: which volume this is, which node of it, and a new epoch.
+// The first steps of a start: find the volume, find the node in it, begin a new epoch.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@
 
 namespace kvcachefs {
 
-// By the thread that starts the store; no lock. Blocks on the volume.
+// Used by the thread that starts the store; no lock. Blocks on the volume.
 class NodeStart {
  public:
-  // Runs a try, and gives up room that is kept for it as long as it fails for want of it.
+  // Runs `attempt`; while it fails for want of space, frees reserved space and tries again.
   using WithRoom = std::function<Status(const std::function<Status()>& attempt)>;
   struct Epoch {
     uint32_t number = 0;
@@ -26,14 +26,14 @@ class NodeStart {
 
   NodeStart(std::shared_ptr<Volume> volume, HybridClock& stamps) : volume_(std::move(volume)), stamps_(stamps) {}
 
-  // The id of the volume, which is made in an empty directory, and the node's name; no epoch yet. `node`: as the option says, empty for
-  // the machine's name. Where the directory holds something else, or another node has the volume, and this one may not join it, an error
-  // that says what to do.
+  // Returns the volume's id (makes a volume in an empty directory) and the node's name; no epoch yet. `node`: from the option; empty:
+  // the machine's name. If the directory holds something else, or the volume has another node and this one may not join it, returns an
+  // error that says what to do.
   Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join);
-  // The largest epoch of the node that was begun, as far as the volume tells: also of one of that name that was taken out of it, and one of which the directory is
-  // gone but LOST or the ACKS of another node know it, whose peers would go on with what they have read of it. 0: none.
+  // The largest epoch of the node that was ever begun, as far as the volume tells; 0: none. Includes epochs of a removed node of that name, and epochs without a
+  // directory that LOST or the ACKS of another node mention: peers that read such an epoch would otherwise continue in it.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;
-  // The next one, with its journal. Older ones are only read from now on.
+  // Begins the next epoch, with its journal. Older epochs are only read from now on.
   Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,
                             const WithRoom& with_room);
 

@@ -56,12 +56,12 @@ class Recovery {
   Index::Found opened_{};
   Journals journals_;
   std::optional<CheckpointInfo> checkpoint_;
-  std::optional<JournalPosition> cut_;  // where a torn tail ends what counts of an epoch
-  bool goes_by_index_ = false;  // whose position lies behind the journals that are there, or in one that is not
+  std::optional<JournalPosition> cut_;  // where a torn tail ends an epoch
+  bool goes_by_index_ = false;  // the index's position lies behind the journals that exist, or in a missing one
 };
 
-// Of a file, or an epoch, that was begun and in which nothing is, the beginning was passed by who follows it; not where a torn tail ends what counts before that, for
-// peers who have come there have read that tail. One that lies before something that counts cannot be taken back so.
+// Completes `end`. Followers may have passed the beginning of a file or epoch that is empty, so `end` lies behind that, unless a torn tail is at or behind the last
+// valid record: then `end` is the cut, for peers that passed it read the tail. If valid records follow a cut, `end` cannot take it back: peers need a checkpoint.
 Recovered Recovery::take() {
   found_.last_epoch = std::max(found_.last_epoch, parts_.identity.epoch);
   if (cut_ && found_.end <= *cut_) {
@@ -77,7 +77,7 @@ Recovered Recovery::take() {
 
 // --- the index ---
 
-// In place of the one there, if there is one.
+// Opens a new index in place of the old one, if there is one.
 Status Recovery::open_fresh() {
   found_.index.reset();
   KVC_TRY(remove_index(parts_.index_directory));
@@ -87,7 +87,7 @@ Status Recovery::open_fresh() {
 }
 
 Status Recovery::open_index() {
-  // Opened by path, as the administrator's own. Where it is part of the volume it is as little trusted as that.
+  // The index is opened by path, which is trusted as the administrator's. If it lies on the volume it is trusted no more than the volume.
   if (parts_.index_directory.starts_with(volume_.root() + "/nodes/"))
     KVC_TRY(check_plain(volume_, parts_.index_directory.substr(volume_.root().size() + 1)));
   std::error_code ignored;
@@ -96,7 +96,7 @@ Status Recovery::open_index() {
   KVC_ASSIGN(found_.index, Index::open(parts_.index_directory, {parts_.identity.volume_uuid, parts_.identity.node}, &opened_, &why));
   if (!why.empty()) log::warn("index {}: {}", parts_.index_directory, why);
   found_.last_epoch = found_.index->position().epoch;
-  // The journals alone do not tell: what was begun after their last record left none.
+  // The journals alone do not tell: work begun after their last record left no record.
   found_.unclean = opened_ == Index::Found::kOpened && !found_.index->was_closed_cleanly();
 
   KVC_ASSIGN(journals_, list_journals(volume_, parts_.identity));
@@ -122,7 +122,7 @@ Status Recovery::open_index() {
   parts_.orphans.take_leftovers(*found_.index);
   Status filled = fill();
   if (filled || opened_ != Index::Found::kOpened || !found_.index->damaged()) return filled;
-  log::warn("{}: rebuilding the index", filled.error().message);  // rows that the open did not look at
+  log::warn("{}: rebuilding the index", filled.error().message);  // damaged rows that the open did not look at
   KVC_TRY(open_fresh());
   parts_.dead.clear();
   parts_.orphans.take_leftovers(*found_.index);
@@ -134,10 +134,10 @@ Status Recovery::note_lost() {
   return parts_.note_lost(std::max(found_.last_epoch, parts_.identity.epoch));
 }
 
-// Of the journals something was lost that the index had read: what they lack it has. All that it names was synced before it was committed, and nothing of that
-// was given back since, however the daemon ended; what came behind it in the lost journals is lost, if it was not closed. One that is not to be believed is
-// kept aside, for there is no other trace of that. In either case nothing is removed because no record names it, and a checkpoint comes before anything is
-// given back.
+// The journals lost records that the index had read, but the index has their content. All that it names was synced before it was committed, and none of that was
+// given back since, however the daemon ended. If it was not closed, what came behind its position in the lost journals is lost. An index that is not to be
+// believed is moved aside, for it is the only trace of the lost records. In either case nothing is removed because no record names it, and a checkpoint comes
+// before anything is given back.
 Status Recovery::open_past_journals() {
   const JournalPosition at = found_.index->position();
   const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {} in {}", parts_.identity.node, parts_.index_directory,
@@ -157,7 +157,7 @@ Status Recovery::open_past_journals() {
   return open_fresh();
 }
 
-// Empty: it is of this volume, with all bodies that it names.
+// Why the index is not to be believed; empty: it belongs to this volume, and all extents that it names are there.
 Result<std::string> Recovery::why_not_to_believe() {
   const Index& index = *found_.index;
   if (!parts_.index_directory.starts_with(volume_.root() + "/")) {
@@ -209,7 +209,7 @@ Status Recovery::load_checkpoint(ReplayFilter& filter) {
 // --- replay ---
 
 Status Recovery::replay(ReplayFilter& filter) {
-  // Epochs of another boot of this machine: what they did not sync may be lost or torn.
+  // Epochs of another boot or machine: what they did not sync may be lost or torn.
   std::unordered_set<uint32_t> other_boot;
   for (const JournalFileInfo& file : journals_)
     if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
@@ -227,12 +227,12 @@ Status Recovery::replay(ReplayFilter& filter) {
   KVC_TRY(filter.finish([&](const Batch& batch, JournalPosition after) { return apply_believed(batch, after); }));
   cut_ = result->first_cut;
   found_.unclean |= unsynced_seen || result->torn_tails > 0;
-  found_.judged_tail |= found_.unclean;  // also what was trusted unread: after a reboot it would be judged anew
+  found_.judged_tail |= found_.unclean;  // includes bodies trusted unread: after a reboot they would be judged anew
   parts_.counters.replayed_batches = result->batches;
   if (found_.unclean || found_.index_rebuilt) parts_.orphans.doubt_packs();
   if (result->damaged_files > 0 || filter.left_out() > 0) KVC_TRY(note_lost());
-  // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
-  // nor a client that asks for a sync, nor the reclaim of what it replaced, looks at the files of an earlier epoch again.
+  // What a daemon of this boot wrote is trusted, for the page cache has it. It is synced here because neither the index, nor a
+  // client's sync, nor the reclaim of what it replaced looks at the files of an earlier epoch again.
   if (found_.unclean || found_.index_rebuilt) KVC_TRY(volume_.sync_everything());
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches == 0) return {};
@@ -245,26 +245,26 @@ Status Recovery::replay(ReplayFilter& filter) {
   return {};
 }
 
-// After an unclean stop of the host, a body that was not synced is read before it is trusted.
+// After the host stopped uncleanly, a body that was not synced is read before it is trusted.
 Status Recovery::apply(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter) {
   found_.judged_tail |= verify;
   return filter.apply(batch, after,
                       [&](const PutRecord& put) {
                         if (verify) return is_absent(put.object);
-                        found_.unverified.erase(put.object.id);  // an earlier version of it
+                        found_.unverified.erase(put.object.id);  // an entry for an earlier version
                         return false;
                       },
                       [&](const Batch& trusted, JournalPosition behind) { return apply_believed(trusted, behind); });
 }
 
-// A body that the volume does not give just now is kept, read with its checksums only, and looked at again.
+// A body that the volume does not return just now is kept, its checksums are checked at each read, and it is looked at again later.
 bool Recovery::is_absent(const ObjectRecord& object) {
   const Wholeness wholeness = reader_.wholeness(object, [this](uint64_t bytes) { return parts_.pool.reserve_to_seal(bytes); });
   if (wholeness == Wholeness::kUnknown) found_.unverified.insert(object.id);
   if (wholeness == Wholeness::kWhole) found_.unverified.erase(object.id);
   if (wholeness == Wholeness::kAbsent) {
     parts_.counters.dropped_bodies.fetch_add(1);
-    found_.peers_want_checkpoint = true;  // its records are in the journals, for all to read
+    found_.peers_want_checkpoint = true;  // its records stay in the journals, where peers may read them
   }
   return wholeness == Wholeness::kAbsent;
 }

@@ -1,4 +1,4 @@
-// Holds requests back for a time, then hands them on. Submitting through it never blocks.
+// Delays requests, then passes them on. Submitting through it never blocks.
 #pragma once
 
 #include <chrono>
@@ -13,11 +13,11 @@ namespace kvcachefs {
 
 class DelayLine {
  public:
-  // `pass_on` runs on the line's own thread, with no lock held.
+  // The line's own thread calls `pass_on`, with no lock held.
   explicit DelayLine(std::function<void(IoRequest)> pass_on) : pass_on_(std::move(pass_on)) {}
-  ~DelayLine();  // passes on what is left, at once
+  ~DelayLine();  // passes on the remaining requests at once
   void push(IoRequest request, int64_t delay_ns);
-  // Until all that was pushed before has been passed on.
+  // Waits until every request pushed so far has been passed on.
   void wait();
 
  private:

@@ -1,8 +1,8 @@
-// Wraps a volume and asks a hook before each call. The hook sees paths as the store gave them.
+// Wraps a volume and calls a hook before each call. The hook gets paths as the store passed them.
 //  - A torn write to a file open for direct I/O is rounded down to a block: a device tears no finer there.
-//  - make_directories is one call; a rename carries the path it is from, and publish is one; VolumeLock::describe, info, space and the
-//    SEEK calls pass unasked.
-//  - An injected failure of a submitted request ends on the engine's thread, as a real one does: the wrapped volume
+//  - make_directories counts as one call, publish too; a rename carries the path it is from; VolumeLock::describe, info, space and the
+//    SEEK calls do not ask the hook.
+//  - An injected failure of a submitted request completes on the engine's thread, like a real one: the wrapped volume
 //    gets an empty request in its place.
 #include <algorithm>
 #include <atomic>
@@ -31,7 +31,7 @@ class FaultSource {
     return hook_(call);
   }
 
-  // For calls that happen or do not: sleeps the delay out, then fails or lets go on.
+  // For calls that either happen or do not: sleeps for the delay, then fails or returns success.
   Status pass(Kind kind, const std::string& path, uint64_t offset = 0, uint64_t length = 0) {
     const Fault fault = ask(kind, path, offset, length);
     sleep(fault);
@@ -205,7 +205,7 @@ class FaultVolume final : public Volume {
 
   std::shared_ptr<Volume> inner_;
   FaultSourcePtr source_;
-  DelayLine delays_;  // last: its thread uses the others
+  DelayLine delays_;  // last member: its thread uses the others
 };
 
 void FaultVolume::submit(std::vector<IoRequest> requests) {
@@ -220,7 +220,7 @@ void FaultVolume::submit(std::vector<IoRequest> requests) {
   inner_->submit(std::move(at_once));
 }
 
-// Makes it a request for the wrapped volume, with the fault built in. Returns the delay.
+// Turns it into a request for the wrapped volume, with the fault built in. Returns the delay.
 int64_t FaultVolume::prepare(IoRequest& request) {
   const auto file = std::dynamic_pointer_cast<FaultFile>(request.file);
   if (!file) return 0;  // not opened here

@@ -1,7 +1,7 @@
-// Faults below the seam, for tests. Two tools:
+// Fault injection below the seam, for tests. Two tools:
 //  - FaultVolume wraps any volume and fails or tears chosen calls;
-//  - SimVolume is a whole volume in memory with the semantics of a disk with a write-back cache: what was not synced
-//    can be dropped, reordered or torn when power is cut.
+//  - SimVolume is a whole volume in memory that behaves like a disk with a write-back cache: a power cut can drop, reorder or
+//    tear unsynced changes.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace kvcachefs {
 
-// A mutating or reading call as seen at the seam, counted from 1 in the order made.
+// A mutating or reading call at the seam. Numbers count from 1 in the order of the calls.
 struct VolumeCall {
   enum class Kind : uint8_t {
     kOpen, kCreate, kRead, kWrite, kSync, kTruncate, kAllocate, kPunch, kMakeDirectory, kRemoveFile, kRemoveDirectory,
@@ -30,20 +30,20 @@ struct VolumeCall {
 };
 const char* call_kind_name(VolumeCall::Kind kind);
 
-// What a hook orders for a call. Default: go on.
+// What a hook makes of a call. Default: the call goes on.
 struct Fault {
-  int sys_errno = 0;              // fail with this instead of doing it (EIO, ENOSPC, ...)
-  int64_t write_only_bytes = -1;  // >= 0: a write puts only this many of its first bytes down, then fails with
+  int sys_errno = 0;              // fail with this instead of making the call (EIO, ENOSPC, ...)
+  int64_t write_only_bytes = -1;  // >= 0: a write stores only its first so many bytes, then fails with
                                   // sys_errno (or EIO)
   int64_t delay_ns = 0;
 };
-// Called before each call, from whatever thread makes it; must be thread-safe.
+// Called before each call, on the calling thread; must be thread-safe.
 using FaultHook = std::function<Fault(const VolumeCall&)>;
 
 std::shared_ptr<Volume> make_fault_volume(std::shared_ptr<Volume> inner, FaultHook hook);
 
-// In memory. Copyable state: `cut_power` returns a new volume as a disk would look after the power was cut at this
-// moment; the old one then fails every call with EIO.
+// A volume in memory. `cut_power` returns a new volume in the state of a disk whose power was cut at this
+// moment; the old volume then fails every call with EIO.
 class SimVolume : public Volume {
  public:
   struct PowerLoss {
@@ -52,21 +52,21 @@ class SimVolume : public Volume {
     uint64_t tear_bytes = 4096;      // unsynced writes are kept or dropped in pieces of this size (512 or 4096)
   };
   virtual std::shared_ptr<SimVolume> cut_power(const PowerLoss& loss) = 0;
-  // As kill -9 of the daemon sees it: all that was written stays, open handles and locks are gone.
+  // Like kill -9 of the daemon: everything written stays, open handles and locks are gone.
   virtual std::shared_ptr<SimVolume> crash_process() = 0;
   virtual uint64_t mutating_calls() const = 0;
-  // From mutating call `number` on every call fails with EIO, after that call's own fault was applied (torn write).
-  // 0 = never. Models the moment of a crash inside any call.
+  // From mutating call `number` on every call fails with EIO; that call's own fault (torn write) is applied first.
+  // 0 = never. Models a crash inside any call.
   virtual void stop_at(uint64_t number, int64_t torn_bytes) = 0;
   virtual bool stopped() const = 0;
-  // As a kernel that failed to write a file back and forgot that it was to: what was written to it and not synced reads as
-  // zeros (or what was there before), and no later sync brings it back. Sizes and holes stay as they are.
+  // Like a kernel that failed to write a file back and then forgot the dirty pages: unsynced writes to it read as
+  // zeros (or as what was there before), and no later sync brings them back. Sizes and holes stay as they are.
   virtual Status lose_unsynced(const std::string& path) = 0;
-  // Flips bits in place, truncates or removes: corruption below the store.
+  // Corruption below the store: flips bits in place, truncates or removes.
   virtual Status corrupt(const std::string& path, uint64_t offset, std::byte xor_with) = 0;
   virtual Status cut(const std::string& path, uint64_t size_bytes) = 0;
   virtual std::vector<std::string> all_files() const = 0;
-  virtual unsigned open_files(const std::string& path) const = 0;  // descriptors of it; 0 if it is not there
+  virtual unsigned open_files(const std::string& path) const = 0;  // descriptors of the file; 0 if it does not exist
 };
 struct SimVolumeOptions {
   uint64_t capacity_bytes = uint64_t{1} << 40;

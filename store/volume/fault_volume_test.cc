@@ -16,7 +16,7 @@ namespace fault_volume_test {
 using Kind = VolumeCall::Kind;
 using test::AlignedBuffer;
 
-// Records every call; orders the fault of the one with the number.
+// Records every call; makes the fault of the call with the given number.
 struct Script {
   std::mutex mutex;
   std::vector<VolumeCall> calls;
@@ -204,7 +204,7 @@ TEST_P(FaultEngineTest, DelayedRequestsDoNotBlockTheSubmitterAndAreDrained) {
   volume_->drain();
   EXPECT_EQ(order.size(), 2u);
   EXPECT_EQ(file->info()->size_bytes, 2000u);
-  // What is still delayed when the volume goes is done first.
+  // Requests that are still delayed when the volume goes are done first.
   bool last = false;
   requests.clear();
   requests.push_back(request(IoRequest::Kind::kWrite, file, data.span()));

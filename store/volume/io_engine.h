@@ -14,15 +14,15 @@
 
 namespace kvcachefs {
 
-// The contract is that of Volume::submit and Volume::drain. The destructor waits for every request; it must not run on
-// a thread of the engine, that is: inside a `done`, and nothing may be submitted once it has begun.
+// Same contract as Volume::submit and Volume::drain. The destructor waits for every request; it must not run on
+// a thread of the engine, i.e. inside a `done`. Nothing may be submitted once it has begun.
 class IoEngine {
  public:
   virtual ~IoEngine() = default;
   virtual void submit(std::vector<IoRequest> requests) = 0;
   virtual void drain() = 0;
 
-  // That of Volume::expect_reads_for.
+  // Same contract as Volume::expect_reads_for.
   void expect_reads_for(std::chrono::nanoseconds time) {
     const int64_t until = since_epoch(Clock::now() + time);
     int64_t before = others_read_until_.load(std::memory_order_relaxed);
@@ -39,21 +39,21 @@ class IoEngine {
   std::atomic<int64_t> others_read_until_{INT64_MIN};  // ns
 };
 
-// Background reads under way take at most so many bytes together (or one that is larger): see RequestQueue.
+// Background reads in flight take at most so many bytes together (or one larger request): see RequestQueue.
 constexpr uint64_t kNoByteLimit = UINT64_MAX;
 std::unique_ptr<IoEngine> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes = kNoByteLimit);
-// kUnsupported (with the reason) where the kernel does not offer what the engine needs.
+// kUnsupported (with the reason) if the kernel lacks what the engine needs.
 Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth,
                                                     uint64_t max_background_read_bytes = kNoByteLimit);
 
-// Counts requests under way, so that `wait` waits for those begun before it and not for later ones. Thread-safe.
+// Counts requests in flight. wait() waits for those begun before it, not for later ones. Thread-safe.
 class RequestCounter {
  public:
-  // Begins `count` requests; each is later ended with the generation returned.
+  // Begins `count` requests and returns their generation; end() must be called with it once for each.
   uint64_t begin(size_t count);
   void end(uint64_t generation);
   void wait();
-  // Until none is under way, those begun meanwhile included.
+  // Waits until no request is in flight, including those begun meanwhile.
   void wait_for_all();
 
  private:
@@ -63,7 +63,7 @@ class RequestCounter {
   std::map<uint64_t, size_t> under_way_;  // by generation; no zeros
 };
 
-// A request and the generation it was begun in.
+// A request and the generation in which it was begun.
 struct QueuedRequest {
   IoRequest request;
   uint64_t generation = 0;

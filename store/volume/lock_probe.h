@@ -1,4 +1,4 @@
-// Whether somebody holds a lock of the volume, told without taking it: whoever is about to take it is not kept from that.
+// Tells whether a lock of the volume is held without taking it, so that it does not get in the way of a process that is about to take it.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace kvcachefs {
 
-// False: nobody does, or there is no such file. On a simulated volume, which has no descriptors, the lock is taken for a moment. Blocks on the
+// False: nobody holds it, or there is no such file. On a simulated volume, which has no descriptors, it takes the lock for a moment. Blocks on the
 // volume.
 Result<bool> is_locked(Volume& volume, const std::string& path);
 

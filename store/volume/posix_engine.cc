@@ -22,7 +22,7 @@ Result<size_t> run_request(IoRequest& request) {
 
 class PosixEngine final : public IoEngine {
  public:
-  // One thread is kept free of background requests where there is more than one.
+  // If there is more than one thread, one is kept free of background requests.
   PosixEngine(unsigned threads, uint64_t max_background_read_bytes)
       : queue_(std::max(1u, threads - 1), max_background_read_bytes) {
     for (unsigned i = 0; i < threads; ++i)
@@ -61,12 +61,12 @@ class PosixEngine final : public IoEngine {
       auto result = run_request(queued->request);
       give_back(queued->request);
       queued->request.done(std::move(result));
-      queued.reset();  // what the request owns is gone before it counts as finished
+      queued.reset();  // release what the request owns before it counts as finished
       counter_.end(generation);
     }
   }
 
-  // Waits for a request that may start; nothing when the engine stops.
+  // Waits for a request that may start; nullopt when the engine stops.
   std::optional<QueuedRequest> take() {
     std::unique_lock lock(mutex_);
     while (true) {
@@ -80,7 +80,7 @@ class PosixEngine final : public IoEngine {
   void give_back(const IoRequest& request) {
     const std::lock_guard lock(mutex_);
     queue_.finished(request);
-    if (!queue_.empty()) changed_.notify_one();  // a request that was held back may start now
+    if (!queue_.empty()) changed_.notify_one();  // a request that was held back may be able to start now
   }
 
   RequestCounter counter_;

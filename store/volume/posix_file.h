@@ -14,7 +14,7 @@ FileInfo to_file_info(const struct stat& attributes);
 
 class PosixFile final : public File {
  public:
-  // `path` is for messages: the volume's root is part of it. `direct`: the descriptor was opened with O_DIRECT.
+  // `path` is for messages and includes the volume's root. `direct`: the descriptor was opened with O_DIRECT.
   PosixFile(UniqueFd fd, std::string path, bool direct) : path_(std::move(path)), fd_(std::move(fd)), direct_(direct) {}
 
   const std::string& path() const override { return path_; }

@@ -25,14 +25,14 @@ class PosixLock final : public VolumeLock {
     Transfer transfer(IoRequest::Kind::kWrite, fd_.get(), path_, false, 0);
     transfer.add(const_cast<std::byte*>(as_bytes(holder).data()), holder.size());
     KVC_TRY(run_transfer(transfer));
-    // On a network file system this is what makes it readable elsewhere.
+    // On a network file system the sync makes the content readable elsewhere.
     if (retry_interrupted([&] { return ::fdatasync(fd_.get()); }) != 0) return fail_errno(errno, path_ + ": sync");
     return {};
   }
 
  private:
   std::string path_;
-  UniqueFd fd_;  // closing it gives the lock up
+  UniqueFd fd_;  // closing it releases the lock
 };
 
 std::string content_of(int fd) {

@@ -1,5 +1,5 @@
-// Locks of a PosixVolume: open file description locks, so that only the descriptor that took one gives it up (a
-// classic fcntl lock goes when any descriptor of the file is closed anywhere in the process).
+// Locks of a PosixVolume: open file description locks, released only through the descriptor that took them (a
+// classic fcntl lock is lost when any descriptor of the file is closed anywhere in the process).
 #pragma once
 
 #include <memory>

@@ -47,7 +47,7 @@ struct MountedAs {
   std::string type, options;  // of the file system; empty: unknown
 };
 
-// Of the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
+// Looks up the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
 MountedAs find_in_mountinfo(uint64_t mount_id) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string line;
@@ -62,7 +62,7 @@ MountedAs find_in_mountinfo(uint64_t mount_id) {
   return {};
 }
 
-// Those of NFS that say that locks are not sent to the server.
+// Whether the NFS mount options say that locks are not sent to the server.
 bool has_local_locks(const MountedAs& mounted) {
   if (!mounted.type.starts_with("nfs")) return false;
   const std::string options = "," + mounted.options + ",";
@@ -101,7 +101,7 @@ MountedAs mounted_as(int fd) {
 
 constexpr std::string_view kProbePrefix = ".kvcachefs-probe-";
 
-// Others probe the same directory, in containers with the same process ids and on other hosts.
+// Unique, because others probe the same directory, in containers with the same process ids and on other hosts.
 std::string probe_name() {
   uint64_t number = 0;
   if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) number = static_cast<uint64_t>(::getpid());
@@ -112,7 +112,7 @@ UniqueFd create_probe(int root_fd, const std::string& name) {
   return UniqueFd(retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
 }
 
-// Probes of processes that died: an hour older than this one, by the clock of the file system that keeps both.
+// Removes probe files of dead processes: an hour older than this one, by the clock of the file system.
 void remove_old_probes(int root_fd, int probe_fd) {
   constexpr time_t kOldSeconds = 3600;
   struct stat mine {};
@@ -148,19 +148,19 @@ bool probe_file_ids(int root_fd, int probe_fd, const std::string& name) {
 bool probe_direct(int root_fd, int probe_fd, const std::string& name) {
   const UniqueFd fd(
       retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC); }));
-  if (fd.valid() && !is_same_file(fd.get(), probe_fd)) return false;  // somebody put another in its place
+  if (fd.valid() && !is_same_file(fd.get(), probe_fd)) return false;  // another file took its place
   const AlignedBlock out = make_block(std::byte{0x5a});
   const AlignedBlock in = make_block(std::byte{0});
   if (!fd.valid() || !out || !in) return false;
   const Written written = write_block(fd.get(), out.get());
-  if (written != Written::kYes) return written == Written::kNoRoom;  // it was opened so, at least
+  if (written != Written::kYes) return written == Written::kNoRoom;  // at least the open succeeded
   const ssize_t got = retry_interrupted([&] { return ::pread(fd.get(), in.get(), kProbeBytes, 0); });
   return got == static_cast<ssize_t>(kProbeBytes) && std::memcmp(in.get(), out.get(), kProbeBytes) == 0;
 }
 
 blkcnt_t blocks_of(int fd) {
   struct stat attributes {};
-  ::fsync(fd);  // delayed allocation and attribute caches would hide the truth
+  ::fsync(fd);  // else delayed allocation and attribute caches would hide the real number
   return ::fstat(fd, &attributes) == 0 ? attributes.st_blocks : 0;
 }
 
@@ -171,7 +171,7 @@ bool probe_punch(int fd) {
   const blkcnt_t before = blocks_of(fd);
   const int result = retry_interrupted(
       [&] { return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(kProbeBytes)); });
-  // On a full file system there is nothing to punch, and its word is taken: a mount that could not would free nothing.
+  // On a full file system there is nothing to punch, so fallocate's result is believed: a mount without punching would free nothing.
   return result == 0 && (written == Written::kNoRoom || blocks_of(fd) < before);
 }
 
@@ -187,7 +187,7 @@ bool is_network_filesystem(const std::string& type) {
 }
 
 namespace {
-// Those whose st_blocks has what delayed allocation only promised.
+// File systems whose st_blocks includes space promised by delayed allocation.
 bool tells_blocks_at_once(const std::string& type) {
   constexpr std::array<std::string_view, 7> kAtOnce = {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs"};
   return std::ranges::find(kAtOnce, type) != kAtOnce.end();

@@ -1,4 +1,4 @@
-// Finds out what the file system below a directory can do.
+// Probes what the file system below a directory can do.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace kvcachefs {
 
-// `root_fd` is the open directory, `root` its path for messages. Fills everything except `io_uring`. Where a probe file
-// cannot be made (read-only), direct I/O is assumed: opening falls back where it is refused.
+// `root_fd` is the open directory, `root` its path for messages. Fills everything except `io_uring`. If no probe file
+// can be made (read-only), direct I/O is assumed: open() falls back if the file system refuses it.
 VolumeFeatures probe_features(int root_fd, const std::string& root);
 
-// Name and nature by the type in /proc/self/mountinfo ("ext4", "nfs4", "fuse.sshfs").
+// Sets name and kind of the file system from its type in /proc/self/mountinfo ("ext4", "nfs4", "fuse.sshfs").
 bool is_network_filesystem(const std::string& type);
 
 }  // namespace kvcachefs

@@ -19,7 +19,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr mode_t kFileMode = 0600;  // access is checked by the mount above
-constexpr int kNoFileErrno = ENOTSOCK;  // `sys_errno` of an error over what is neither a file nor a directory: no call here fails with it
+constexpr int kNoFileErrno = ENOTSOCK;  // `sys_errno` of the error for something that is neither a file nor a directory; no call here returns it otherwise
 
 int open_at2(int directory_fd, const char* path, int flags) {
   open_how how{};
@@ -28,7 +28,7 @@ int open_at2(int directory_fd, const char* path, int flags) {
   how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
   while (true) {
     const long fd = ::syscall(SYS_openat2, directory_fd, path, &how, sizeof how);
-    if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return static_cast<int>(fd);  // EAGAIN: a rename went on meanwhile
+    if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return static_cast<int>(fd);  // EAGAIN: a rename happened meanwhile
   }
 }
 
@@ -47,7 +47,7 @@ std::unexpected<Error> foreign(const std::string& place, const std::string& what
 
 std::unexpected<Error> no_file(const std::string& place, mode_t mode) { return foreign(place, kind_of(mode), kNoFileErrno); }
 
-// Says by errno, and by what is there, why it was not opened.
+// Tells from errno and from what is there why the directory was not opened.
 std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
   const int error = errno;
   if (struct stat there {}; ::fstatat(directory_fd, path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(there.st_mode))
@@ -70,7 +70,7 @@ bool is_not_there(const Error& error) {
 }
 
 PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
-  // Older kernels and some containers do not know it; none of them agrees on the error.
+  // Older kernels and some containers lack openat2, and their errors differ: so tries it once.
   if (openat2) openat2_ = UniqueFd(open_at2(root_fd_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC)).valid();
 }
 
@@ -119,7 +119,7 @@ std::unexpected<Error> PosixTree::failed(const std::string& path, const char* ve
 
 Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const char* verb) const {
   const std::string place = place_in(root_, path);
-  // What opening alone does something to (a device, a FIFO) is looked at before; what takes its place meanwhile is found below.
+  // Opening a device or a FIFO has side effects, so the type is checked first; the check below finds what was swapped in meanwhile.
   if (struct stat there {}; (flags & O_EXCL) == 0 && ::fstatat(root_fd_.get(), path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                             !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
     return no_file(place, there.st_mode);
@@ -129,9 +129,9 @@ Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const 
   if (::fstat(fd.get(), &found) != 0) return fail_errno(errno, place + ": fstat");
   if (S_ISDIR(found.st_mode)) return fail_errno(EISDIR, place + ": " + verb);
   if (!S_ISREG(found.st_mode)) return no_file(place, found.st_mode);
-  // Not for what follows: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
+  // Clear O_NONBLOCK: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
   if (::fcntl(fd.get(), F_SETFL, flags & O_DIRECT) != 0) return fail_errno(errno, place + ": fcntl");
-  // No name at all: it was removed just now.
+  // 0 names is fine: the file was removed just now.
   if (found.st_nlink > 1) return foreign(place, "a file with " + std::to_string(found.st_nlink) + " names (hard links)");
   return fd;
 }
@@ -154,7 +154,7 @@ Result<std::vector<DirectoryEntry>> PosixTree::list(const std::string& path) con
   KVC_ASSIGN(UniqueFd fd, open_directory(path));
   const std::unique_ptr<DIR, CloseDirectory> stream(::fdopendir(fd.get()));
   if (!stream) return fail_errno(errno, place_in(root_, path) + ": list");
-  const int directory_fd = fd.release();  // the stream closes it from here on
+  const int directory_fd = fd.release();  // now the stream closes it
   std::vector<DirectoryEntry> entries;
   while (true) {
     errno = 0;

@@ -1,7 +1,7 @@
-// What lies below a directory, reached without ever leaving it. Who may write to a volume, or made its image, may have planted
-// links in it, and the daemon and fsck run as root: no symbolic link is followed below the root, neither on the way nor at the end,
-// and what is opened is a regular file that has no other name. (The path of the root itself is the administrator's, who may use
-// links. Mounts below the root are followed: to make one takes the same rights.)
+// Opens files below a directory without ever leaving it. Whoever may write to a volume, or made its image, may have planted
+// links in it, and the daemon and fsck run as root. So no symbolic link below the root is followed, neither on the way nor at the end,
+// and only regular files without a second name are opened. (The path of the root itself is the administrator's, who may use
+// links. Mounts below the root are followed: making one needs the same rights.)
 #pragma once
 
 #include <string>
@@ -18,33 +18,33 @@ struct stat;
 
 namespace kvcachefs {
 
-// Paths passed check_path(). Thread-safe. Every call may block on the file system.
+// Paths must have passed check_path(). Thread-safe. Every call may block on the file system.
 class PosixTree {
  public:
-  // Of a directory that somebody else may have planted: `path` itself is no link either. kNotFound: nothing is there.
+  // For a directory that another user may have planted: `path` itself must not be a link either. kNotFound: it does not exist.
   static Result<PosixTree> open(const std::string& path);
-  // `openat2`: use it where the kernel has it; else each directory on the way is opened by itself. `root` is for messages.
+  // `openat2`: use it if the kernel has it; else each directory on the way is opened by itself. `root` is for messages.
   PosixTree(UniqueFd root_fd, std::string root, bool openat2);
 
   int root_fd() const { return root_fd_.get(); }
-  // A regular file with one name. `flags` as of open(2); with O_CREAT it is made 0600. Never blocks on a FIFO.
+  // Opens a regular file with one name. `flags` as for open(2); O_CREAT makes it with mode 0600. Never blocks on a FIFO.
   Result<UniqueFd> open_file(const std::string& path, int flags, const char* verb) const;
   Result<UniqueFd> open_directory(const std::string& path) const;  // "" is the root
   Result<PosixTree> below(const std::string& path) const;          // as open()
-  Result<std::vector<DirectoryEntry>> list(const std::string& path) const;  // by name; "" is the root
-  // A directory or a regular file; anything else is an error.
+  Result<std::vector<DirectoryEntry>> list(const std::string& path) const;  // sorted by name; "" is the root
+  // `path` must be a directory or a regular file; anything else is an error.
   Result<struct stat> info(const std::string& path) const;
 
-  // The directory that a name is in, and the name: for calls that make, remove or rename one, which follow no link at the end.
+  // Directory and name of a path: for calls that make, remove or rename an entry, which follow no link at the end.
   struct Entry {
-    UniqueFd directory;  // none: the root
+    UniqueFd directory;  // invalid: the root
     int directory_fd = -1;
     std::string name;
   };
   Result<Entry> entry(const std::string& path) const;
 
  private:
-  UniqueFd open_beneath(const std::string& path, int flags) const;  // errno tells
+  UniqueFd open_beneath(const std::string& path, int flags) const;  // sets errno on failure
   UniqueFd walk(std::string_view path, int flags) const;
   std::unexpected<Error> failed(const std::string& path, const char* verb) const;
   Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;

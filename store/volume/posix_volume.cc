@@ -27,7 +27,7 @@ namespace kvcachefs {
 
 namespace {
 
-// The store's own users only: what it holds may be private to the users of the mount.
+// For the daemon's user only: the content may be private to the users of the mount.
 constexpr mode_t kDirectoryMode = 0700;
 
 class PosixVolume final : public Volume {
@@ -78,9 +78,9 @@ Result<FilePtr> PosixVolume::open(const std::string& path, OpenOptions options) 
   const char* verb = options.create_exclusive ? "create" : "open";
   bool direct = options.direct && features_.direct_io;
   auto fd = tree_.open_file(path, flags | (direct ? O_DIRECT : 0), verb);
-  if (!fd && direct && fd.error().sys_errno == EINVAL) {  // features of a read-only volume are assumed, not probed
+  if (!fd && direct && fd.error().sys_errno == EINVAL) {  // features of a read-only volume were assumed, not probed
     direct = false;
-    // Some file systems have made the file before they refuse O_DIRECT; it is this call's own then.
+    // Some file systems make the file before they refuse O_DIRECT; the file is then from this call.
     fd = tree_.open_file(path, flags & ~O_EXCL, verb);
   }
   if (!fd) return std::unexpected(std::move(fd).error());
@@ -95,7 +95,7 @@ Status PosixVolume::make_directory(const std::string& path) {
   return {};
 }
 
-// Makes rather than looks: a look-up of a missing name would be cached by network file systems.
+// Tries to make directories without looking first: network file systems would cache that the name was absent.
 Status PosixVolume::make_directories(const std::string& path) {
   KVC_TRY(check_path(path));
   for (size_t end = 0; end != std::string::npos;) {
@@ -128,7 +128,7 @@ Status PosixVolume::rename(const std::string& from, const std::string& to) {
   return {};
 }
 
-// By link(), which is atomic also on a server. Where there are no links, by a rename that replaces nothing.
+// Uses link(), which is atomic also on a server. Without links, a rename that replaces nothing.
 Status PosixVolume::publish(const std::string& from, const std::string& to) {
   KVC_TRY(check_path(from));
   KVC_TRY(check_path(to));
@@ -138,7 +138,7 @@ Status PosixVolume::publish(const std::string& from, const std::string& to) {
   const char* const to_name = target.name.c_str();
   int error = retry_interrupted([&] { return ::linkat(source.directory_fd, from_name, target.directory_fd, to_name, 0); }) == 0 ? 0 : errno;
   if (error == EEXIST) {
-    // A server that was restarted meanwhile may have answered the second asking for what the first one did.
+    // After a restart the server may have answered a repeated request, whose first try had succeeded.
     struct stat mine {}, there {};
     const bool same = ::fstatat(source.directory_fd, from_name, &mine, AT_SYMLINK_NOFOLLOW) == 0 &&
                       ::fstatat(target.directory_fd, to_name, &there, AT_SYMLINK_NOFOLLOW) == 0 && mine.st_dev == there.st_dev &&
@@ -174,7 +174,7 @@ Status PosixVolume::sync_directory(const std::string& path) {
   if (!is_root_path(path)) KVC_TRY(check_path(path));
   KVC_ASSIGN(const UniqueFd fd, tree_.open_directory(path));
   if (retry_interrupted([&] { return ::fsync(fd.get()); }) == 0) return {};
-  // Some network and FUSE file systems have no fsync of directories: there names are durable when the call returns.
+  // Some network and FUSE file systems have no fsync of directories: their names are durable when the call returns.
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return {};
   return fail_errno(errno, place(path) + ": sync directory");
 }
@@ -186,16 +186,16 @@ Status PosixVolume::sync_everything() {
 
 constexpr long kQuotactlFd = 443;  // since Linux 5.14, the same number everywhere
 
-// statvfs() tells of quotas of projects, not of those of users and groups.
+// Lowers `space` to the quotas of user and group; statvfs() only includes those of projects.
 void PosixVolume::hold_to_quotas(SpaceInfo& space) const {
-  if (::geteuid() == 0) return;  // binds nobody who may use what is reserved
+  if (::geteuid() == 0) return;  // no quota binds root, which may also use reserved blocks
   struct stat root {};
   if (::fstat(tree_.root_fd(), &root) != 0) return;
   const gid_t group = (root.st_mode & S_ISGID) != 0 ? root.st_gid : ::getegid();
   for (const auto& [type, id] : {std::pair<int, uint32_t>{USRQUOTA, ::geteuid()}, {GRPQUOTA, group}}) {
     struct dqblk quota {};
-    if (::syscall(kQuotactlFd, tree_.root_fd(), QCMD(Q_GETQUOTA, type), id, &quota) != 0) continue;  // none is on
-    // A soft limit is one once its time of grace is over.
+    if (::syscall(kQuotactlFd, tree_.root_fd(), QCMD(Q_GETQUOTA, type), id, &quota) != 0) continue;  // no quota is enabled
+    // A soft limit becomes binding once its grace time is over.
     const auto now = static_cast<uint64_t>(::time(nullptr));
     const auto limit = [now](uint64_t hard, uint64_t soft, uint64_t grace_ends) {
       if (soft != 0 && grace_ends != 0 && grace_ends <= now) return hard == 0 ? soft : std::min(hard, soft);
@@ -215,12 +215,12 @@ Result<SpaceInfo> PosixVolume::space() {
   struct statvfs about {};
   if (retry_interrupted([&] { return ::fstatvfs(tree_.root_fd(), &about); }) != 0)
     return fail_errno(errno, root_ + ": statvfs");
-  // Some file systems (ramfs) tell of no blocks at all: they have no limit of their own.
+  // Some file systems (ramfs) report no blocks: they have no limit of their own.
   constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 60;
   if (about.f_blocks == 0) return SpaceInfo{.total_bytes = kUnlimitedBytes, .available_bytes = kUnlimitedBytes};
   SpaceInfo space{.total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize,
                   .available_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize};
-  if (about.f_files > 0) space.available_files = about.f_favail;  // btrfs has no limit, and tells 0
+  if (about.f_files > 0) space.available_files = about.f_favail;  // btrfs has no limit, and reports 0
   hold_to_quotas(space);
   return space;
 }
@@ -230,7 +230,7 @@ Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
   KVC_ASSIGN(UniqueFd fd, tree_.open_file(path, O_RDWR | O_CREAT, "open to lock"));
   const int descriptor = fd.get();
   KVC_ASSIGN(auto lock, take_posix_lock(std::move(fd), place(path)));
-  // It may have been renamed or removed with its directory meanwhile: whoever comes next makes another one.
+  // The lock file, or its directory, may have been renamed or removed meanwhile: the next process would make and lock another file.
   struct stat held {};
   const auto there = tree_.info(path);
   if (::fstat(descriptor, &held) != 0 || !there || there->st_ino != held.st_ino || there->st_dev != held.st_dev)
@@ -240,10 +240,10 @@ Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
 
 // Enough for 7 GB/s at 1.2 ms. With more, completions come in bursts and demand reads wait longer (1 MiB reads of an
 // NVMe device behind virtio: 8 in flight 1.5 ms each at 5 GiB/s, 32 in flight 7 to 14 ms at 4 to 5). A network file
-// system needs what its links and servers hold, which nobody knows here.
+// system needs what its links and servers can hold, which is not known here.
 constexpr uint64_t kLocalBackgroundReadBytes = 8 * kMiB;
 
-// Told, not refused: on a network file system the mode may mean little, and a group may be meant to share it.
+// Only warns: on a network file system the mode may mean little, and a group may be meant to share the volume.
 void warn_of_others(int root_fd, const std::string& root) {
   struct stat attributes {};
   if (::fstat(root_fd, &attributes) != 0 || (attributes.st_mode & (S_IWGRP | S_IWOTH)) == 0) return;

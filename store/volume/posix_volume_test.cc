@@ -193,7 +193,7 @@ TEST_P(PlantedTest, LinksAreNoFiles) {
   for (const char* path : {"a/absolute", "a/relative", "a/dangling"}) EXPECT_TRUE(is_not_there(volume_->info(path).error())) << path;
   EXPECT_EQ(volume_->open("a/dangling", {.create_exclusive = true}).error().code, Code::kExists);
   EXPECT_FALSE(std::filesystem::exists(outside_ + "/new"));
-  // What replaces or removes a link is about the link.
+  // Calls that replace or remove a link act on the link.
   ASSERT_TRUE(write_file_atomically(*volume_, "a/absolute", as_bytes("mine")));
   EXPECT_EQ(as_text(*read_file(*volume_, "a/absolute", 100)), "mine");
   EXPECT_TRUE(volume_->remove_file("a/hard"));
@@ -385,7 +385,7 @@ TEST_F(PosixVolumeTest, CreateExclusiveRenameRemoveWhileOpen) {
 TEST_F(PosixVolumeTest, SmallFileHelpers) {
   ASSERT_TRUE(volume_->make_directory("d"));
   ASSERT_TRUE(write_file_atomically(*volume_, "d/f", as_bytes("one")));
-  create("d/f.tmp");  // what a crash leaves
+  create("d/f.tmp");  // left by a crash
   ASSERT_TRUE(write_file_atomically(*volume_, "d/f", as_bytes("number two")));
   EXPECT_EQ(volume_->list("d")->size(), 1u);
   EXPECT_EQ(as_text(read_file(*volume_, "d/f", 10).value()), "number two");

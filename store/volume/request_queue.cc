@@ -48,7 +48,7 @@ bool RequestQueue::write_may_start() const {
          background_write_bytes_ + bytes_of(background_writes_.front().request) <= kWriteBytesBesideReads;
 }
 
-// Reads and writes in turn: neither waits for all that is queued of the other.
+// Alternates between reads and writes, so that neither waits for the whole queue of the other.
 std::deque<QueuedRequest>* RequestQueue::next_background() {
   const bool write = write_may_start() && (write_is_next_ || !read_may_start());
   if (!write && !read_may_start()) return nullptr;

@@ -72,7 +72,7 @@ class BackgroundReads : public testing::Test {
 
   QueuedRequest read(uint64_t tag, size_t bytes) {
     QueuedRequest queued = make(false, tag);
-    // Two pieces: what counts is their sum.
+    // Two pieces: their sum counts.
     queued.request.pieces = {std::span(memory_).first(bytes / 2), std::span(memory_).first(bytes - bytes / 2)};
     return queued;
   }
@@ -81,7 +81,7 @@ class BackgroundReads : public testing::Test {
     queued.request.kind = IoRequest::Kind::kWrite;
     return queued;
   }
-  // The tag of what starts next; 0 if nothing may.
+  // The tag of the next request to start; 0 if none may.
   uint64_t start() {
     auto started = queue_.next(kNow, false);
     return started ? started->request.offset : 0;

@@ -1,4 +1,4 @@
-// What machines that share a simulated NFS server see of each other, and what each of them and the server loses.
+// What machines that share a simulated NFS server see of each other's changes, and what each machine and the server lose.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What a simulated volume, its files and its locks share: the state, who may call, and the moment of the crash.
+// Shared by a simulated volume, its files and its locks: the state, whether calls are still allowed, and the moment of the crash.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct SimCore {
       : state(std::move(initial)), options(volume_options) {}
 
   enum class Verdict : uint8_t { kGo, kTorn, kFail };
-  // Counts a mutating call and says what becomes of it.
+  // Counts a mutating call and decides its outcome.
   Verdict begin_mutating() {
     if (dead || stopped) return Verdict::kFail;
     ++calls;
@@ -37,7 +37,7 @@ struct SimCore {
   uint64_t stop_number = 0;
   int64_t torn_bytes = -1;
   bool stopped = false;
-  bool dead = false;  // another volume goes on from here
+  bool dead = false;  // the state moved to another volume
 };
 using SimCorePtr = std::shared_ptr<SimCore>;
 

@@ -15,12 +15,12 @@ FileInfo to_file_info(const SimInode& inode, uint64_t id);
 
 // "PATH: read of 4096 bytes at 0", for messages.
 std::string transfer_text(const std::string& path, const char* verb, uint64_t offset, uint64_t length);
-// As the kernel refuses it of a file that is open for direct I/O.
+// The error of the kernel for misaligned requests on a file open for direct I/O.
 Status check_aligned(const std::string& path, const char* verb, std::span<const std::byte> memory, uint64_t offset);
 
 class SimFile final : public File {
  public:
-  // The caller holds the core's mutex.
+  // Caller holds the core's mutex.
   SimFile(SimCorePtr core, uint64_t inode, std::string path, bool writable, bool direct)
       : core_(std::move(core)), path_(std::move(path)), inode_(inode), writable_(writable), direct_(direct) {
     core_->state.open_handle(inode_);

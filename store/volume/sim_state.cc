@@ -27,7 +27,7 @@ bool is_below(std::string_view path, std::string_view directory) {
   return path.size() > directory.size() && path.starts_with(directory) && path[directory.size()] == '/';
 }
 
-// A generator of its own (the standard ones' distributions differ between libraries): splitmix64.
+// splitmix64, because the distributions of the standard generators differ between libraries.
 class Dice {
  public:
   Dice(uint64_t seed, uint64_t stream) : state_(seed * 0x9e3779b97f4a7c15ULL ^ (stream + 1) * 0xd1342543de82ef95ULL) {}
@@ -46,7 +46,7 @@ class Dice {
   uint64_t state_;
 };
 
-// A write on its way to the medium: each piece may arrive or not, and so may the new size without the data.
+// A write on its way to the medium: each piece may arrive or not, and the new size may arrive without the data.
 void apply_torn(SimContent& content, const SimChange& change, const SimVolume::PowerLoss& loss, Dice& dice) {
   const Bytes& data = *change.data;
   const uint64_t tear = std::max<uint64_t>(1, loss.tear_bytes);
@@ -128,7 +128,7 @@ SimResult<void> SimState::remove(std::string_view path, bool is_directory) {
   return {};
 }
 
-// The checks and their order are those of rename(2) on Linux.
+// The checks and their order follow rename(2) on Linux.
 SimResult<void> SimState::rename(std::string_view from, std::string_view to) {
   const auto from_parent = find_parent(from);
   if (!from_parent) return error(from_parent.error());
@@ -172,7 +172,7 @@ void SimState::change_names(SimNameChange change) {
   if (inodes_.size() > garbage_limit_) collect_garbage();
 }
 
-// Applies a change to the names on the medium. One whose basis did not get there (it was lost) has no effect.
+// Applies a change to the names on the medium. Has no effect if a change that it depends on was lost.
 void SimState::make_durable(const SimNameChange& change) {
   if (change.from.directory != 0) {
     auto& entries = inodes_.at(change.from.directory).durable_entries;
@@ -187,7 +187,7 @@ SimResult<void> SimState::sync_directory(std::string_view path) {
   const auto found = find(path);
   if (!found) return error(found.error());
   if (!inodes_.at(*found).is_directory) return error(ENOTDIR);
-  // Backwards: which directories, and so which changes, does this one depend on?
+  // Goes backwards to find which directories, and so which changes, this one depends on.
   std::set<uint64_t> directories = {*found};
   std::vector<bool> taken(pending_names_.size());
   for (size_t i = pending_names_.size(); i-- > 0;) {
@@ -230,7 +230,7 @@ void SimState::close_handle(uint64_t id) {
   release_content(inode);
 }
 
-// A file without a name and without handles gives its space back. What of it is on the medium, or on its way there,
+// Frees the space of a file without a name and without handles. Its content on the medium, or on its way there,
 // stays: the removal of the name may yet be lost.
 void SimState::release_content(SimInode& inode) {
   if (inode.names > 0 || inode.handles > 0) return;
@@ -328,7 +328,7 @@ void SimState::mark(uint64_t id, std::set<uint64_t>& reached) const {
   for (const auto& [name, child] : inode.durable_entries) mark(child, reached);
 }
 
-// Drops what neither a name, nor a name that may come back, nor a handle leads to.
+// Drops inodes that no name, no name that may come back, and no handle leads to.
 void SimState::collect_garbage() {
   std::set<uint64_t> reached;
   mark(kRootInode, reached);
@@ -343,7 +343,7 @@ void SimState::collect_garbage() {
   garbage_limit_ = std::max<size_t>(1024, 2 * inodes_.size());
 }
 
-// After a crash: no handles, nothing unnamed, counts as the names say.
+// After a crash: closes all handles, drops unnamed inodes, and sets the name counts from the names.
 void SimState::settle() {
   for (auto& [id, inode] : inodes_) {
     inode.handles = 0;
@@ -377,7 +377,7 @@ SimState SimState::after_power_loss(const SimVolume::PowerLoss& loss) const {
     inode.pending.clear();
   }
   for (auto& [id, inode] : next.inodes_) inode.handles = 0;
-  next.collect_garbage();  // first: what is unreachable now must not count
+  next.collect_garbage();  // first, so that unreachable inodes do not count
   next.settle();
   return next;
 }

@@ -1,15 +1,15 @@
 // The state of a simulated disk with a write-back cache: what programs see now, what is on the medium, and the changes
-// in between, in order. A plain value (a copy is an independent disk); not thread-safe. Errors are errno values: the
-// caller knows the place.
+// in between, in order. A plain value (a copy is an independent disk); not thread-safe. Errors are errno values;
+// the caller adds the path.
 //
 // What is durable when:
 //  - data, sizes, allocation and holes of a file: after sync(file). That does NOT make its name durable (POSIX promises
 //    no more, though ext4 does more);
-//  - names: after sync_directory of the directory they are in. Earlier changes that the directory's own depend on (the
-//    other side of a rename) go with it, as in one transaction of a journal;
-//  - everything after sync_everything;
+//  - names: after sync_directory of their directory. Earlier changes that the directory's own changes depend on (the
+//    other side of a rename) become durable with them, as in one transaction of a journal;
+//  - everything: after sync_everything;
 //  - a rename is atomic: after a power loss it has happened or it has not, never half.
-// Until then a power loss keeps any subset: pieces of a write, truncations, names, later ones without earlier ones.
+// Until then a power loss keeps any subset: pieces of a write, truncations, names, later changes without earlier ones.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ struct SimChange {
 // A file or a directory.
 struct SimInode {
   bool is_directory = false;
-  unsigned names = 0;    // in the directories as they are seen now: 0 or 1
+  unsigned names = 0;    // in the directories as programs see them: 0 or 1
   unsigned handles = 0;  // open files
   int64_t mtime_ns = 0;
   SimContent content;
@@ -52,7 +52,7 @@ struct SimInode {
   std::map<std::string, uint64_t, std::less<>> durable_entries;
 };
 
-// A change of names that is not on the medium yet: `inode` disappears from (directory, name), appears there, or both.
+// A change of names that is not on the medium yet: `inode` disappears from `from`, appears at `to`, or both.
 struct SimNameChange {
   struct Place {
     uint64_t directory = 0;  // 0: none
@@ -67,7 +67,7 @@ class SimState {
  public:
   explicit SimState(uint64_t capacity_bytes);
 
-  // Names. Paths have passed check_path; "" is the root where find, list and sync_directory take it.
+  // Names. Paths have passed check_path; find, list and sync_directory take "" for the root.
   SimResult<uint64_t> find(std::string_view path) const;
   SimResult<uint64_t> create(std::string_view path, bool is_directory);
   SimResult<void> remove(std::string_view path, bool is_directory);
@@ -87,16 +87,16 @@ class SimState {
   void punch(uint64_t id, uint64_t offset, uint64_t length);
   void sync(uint64_t id);
   void sync_everything();  // every file and every name
-  void lose_unsynced(uint64_t id);  // writes only
+  void lose_unsynced(uint64_t id);  // drops unsynced writes
 
-  // Corruption of the medium: also of what is still in the cache.
+  // Corruption of the medium and of the cache.
   void flip(uint64_t id, uint64_t offset, std::byte xor_with);
   void cut(uint64_t id, uint64_t size);
 
   uint64_t capacity_bytes() const { return capacity_bytes_; }
   uint64_t used_bytes() const { return used_bytes_; }
 
-  // The disk as the next start finds it: after the process died, or after the power was cut.
+  // The disk as the next start finds it, after the process died or the power was cut.
   SimState after_crash() const;
   SimState after_power_loss(const SimVolume::PowerLoss& loss) const;
 
@@ -120,7 +120,7 @@ class SimState {
   std::map<uint64_t, SimInode> inodes_;
   std::vector<SimNameChange> pending_names_;
   uint64_t capacity_bytes_;
-  uint64_t used_bytes_ = 0;  // of the content as seen now
+  uint64_t used_bytes_ = 0;  // of the content as programs see it
   uint64_t next_inode_;
   int64_t clock_ns_ = 0;  // counts changes: a simulated disk has no time of its own
   size_t garbage_limit_ = 1024;

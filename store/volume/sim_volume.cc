@@ -1,4 +1,4 @@
-// A simulated volume: names, locks, requests, and the ways it crashes.
+// A simulated volume: names, locks, requests, and crashes.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -81,7 +81,7 @@ class SimVolumeImpl final : public SimVolume {
 
  private:
   Status remove(const std::string& path, bool is_directory);
-  Result<uint64_t> find_file(const std::string& path, const std::string& verb) const;  // with the mutex held
+  Result<uint64_t> find_file(const std::string& path, const std::string& verb) const;  // caller holds the mutex
 
   SimCorePtr core_;
   VolumeFeatures features_;
@@ -119,7 +119,7 @@ Status SimVolumeImpl::make_directory(const std::string& path) {
   return {};
 }
 
-// One mutating call for each directory that is missing.
+// Counts one mutating call for each missing directory.
 Status SimVolumeImpl::make_directories(const std::string& path) {
   KVC_TRY(check_path(path));
   for (size_t end = 0; end != std::string::npos;) {
@@ -212,7 +212,7 @@ Result<SpaceInfo> SimVolumeImpl::space() {
 Result<std::unique_ptr<VolumeLock>> SimVolumeImpl::lock(const std::string& path) {
   auto file = open(path, {.writable = true});
   if (!file && file.error().code == Code::kNotFound) file = open(path, {.create_exclusive = true});
-  if (!file && file.error().code == Code::kExists) file = open(path, {.writable = true});  // made meanwhile
+  if (!file && file.error().code == Code::kExists) file = open(path, {.writable = true});  // made by another process meanwhile
   if (!file) return std::unexpected(std::move(file).error());
   const std::lock_guard lock(core_->mutex);
   KVC_ASSIGN(const uint64_t inode, find_file(path, "lock"));

@@ -1,4 +1,4 @@
-// Helpers of this room's tests and of tests above it that need a directory of their own.
+// Helpers for tests of this room and of rooms above it that need a directory of their own.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace kvcachefs::test {
 
-// A new directory, removed with its content at the end. Below $KVCACHEFS_TEST_DIR if set, else the system's place.
+// A new directory, removed with its content at the end. Below $KVCACHEFS_TEST_DIR if set, else in the system's temporary directory.
 class TestDirectory {
  public:
   TestDirectory() {

@@ -60,13 +60,13 @@ Status Transfer::advance(size_t bytes) {
   const size_t reached = std::max(done_, next_ + bytes);
   const bool progress = reached > done_;
   done_ = reached;
-  // A direct call must start at a block: the last, incomplete block is moved again.
+  // A direct call must start at a block boundary: the last, incomplete block is moved again.
   next_ = direct_ ? static_cast<size_t>(align_down(done_, kBlockBytes)) : done_;
   complete_ = done_ >= total_;
   if (complete_) return {};
   if (!reading() && !progress) return failed(EIO);
-  // A short read is the end of the file only if the file says so (a signal, a server or the 2 GiB limit of one call
-  // shorten reads too); no progress at all is the kernel saying so.
+  // A short read is the end of the file only if the file's size says so (a signal, a server or the 2 GiB limit of one call
+  // shorten reads too); a read of 0 bytes is the kernel's word for the end.
   if (reading() && (!progress || at_end_of_file())) complete_ = true;
   return {};
 }

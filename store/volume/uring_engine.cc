@@ -1,8 +1,8 @@
-// The io_uring engine. One thread owns the ring: it alone submits and reaps, so nothing of the ring is locked, requests
-// do not die with the thread that asked for them, and their completions never wait for a thread that sleeps elsewhere.
-// Others put requests into a list and wake it through an eventfd that the ring itself reads; all that is found in the
-// list, and all continuations, go to the kernel with one system call, which is also the wait when nothing is to be
-// answered.
+// The io_uring engine. One thread owns the ring: it alone submits and reaps, so the ring needs no lock, requests
+// do not die with the thread that submitted them, and completions never wait for a thread that sleeps elsewhere.
+// Other threads append requests to a list and wake the engine's thread through an eventfd that the ring itself reads. One system
+// call hands all requests of the list, and all continuations, to the kernel; it is also the wait when no answers are
+// due.
 #include <liburing.h>
 #include <pthread.h>
 #include <sched.h>
@@ -31,11 +31,11 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kWakeUp = ~uint64_t{0};  // user_data of the eventfd read; else it is a slot's index
-constexpr unsigned kMaxAgain = 100;         // EAGAIN for one request before it counts as failed
+constexpr uint64_t kWakeUp = ~uint64_t{0};  // user_data of the eventfd read; other values are slot indices
+constexpr unsigned kMaxAgain = 100;         // EAGAINs for one request before it counts as failed
 constexpr size_t kReapBatch = 32;
 
-// A request under way. It has at most one entry in the ring at any time.
+// A request in flight. It has at most one entry in the ring at any time.
 struct Slot {
   QueuedRequest queued;
   std::optional<Transfer> transfer;
@@ -51,7 +51,7 @@ class UringEngine final : public IoEngine {
     for (unsigned i = queue_depth; i > 0; --i) free_slots_.push_back(i - 1);
   }
 
-  // Starts the thread; it sets the ring up, because the kernel ties the ring to the thread that does.
+  // Starts the thread. The thread sets the ring up, because the kernel ties the ring to the thread that does so.
   Status start() {
     if (!wake_fd_.valid()) return fail_errno(errno, "eventfd");
     std::promise<Status> ready;
@@ -86,7 +86,7 @@ class UringEngine final : public IoEngine {
       first = incoming_.empty();  // else a wake-up is on its way already
       for (auto& request : requests) incoming_.push_back({std::move(request), generation});
     }
-    // A `done` need not: its thread looks into the list before it sleeps.
+    // No wake-up from a `done`: the engine's thread looks into the list before it sleeps.
     if (first && std::this_thread::get_id() != thread_.get_id()) wake_up();
   }
 
@@ -128,9 +128,9 @@ class UringEngine final : public IoEngine {
   std::vector<Slot> slots_;
   std::vector<unsigned> free_slots_;
   uint64_t wake_count_ = 0;
-  std::deque<Finished> finished_urgent_;  // not answered yet
+  std::deque<Finished> finished_urgent_;  // completed, `done` not called yet
   std::deque<Finished> finished_background_;
-  bool background_is_next_ = false;  // to be answered, where both wait
+  bool background_is_next_ = false;  // to be answered next, if both wait
   bool stop_seen_ = false;
   bool failing_ = false;
 
@@ -139,12 +139,12 @@ class UringEngine final : public IoEngine {
 };
 
 Status UringEngine::set_up_ring() {
-  // Each slot has at most one entry, and one is for the wake-up: entries never run out.
+  // Each slot has at most one entry, and one more is for the wake-up: entries never run out.
   const auto entries = static_cast<unsigned>(slots_.size()) + 1;
   int error = -EINVAL;
 #ifdef IORING_SETUP_DEFER_TASKRUN
-  // Linux >= 6.1: completions are worked off when this thread asks for them, not by interrupting it.
-  // The flag tells liburing when a look at the completions has to.
+  // Linux >= 6.1: the kernel processes completions when this thread asks for them, and does not interrupt it for that.
+  // TASKRUN_FLAG tells liburing when a look at the completions must do that.
   error = io_uring_queue_init(
       entries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
 #endif
@@ -160,11 +160,11 @@ Status UringEngine::set_up_ring() {
   return fail(Code::kUnsupported, "io_uring without READV, WRITEV and READ");
 }
 
-// Answers take time (a megabyte is checked in 100 us): between any two of them what came meanwhile is taken in and what
-// may start is started, so that the volume is not idle while answers are due. Answered by batches, 1 MiB reads with 8
-// in flight reached 3.3 GiB/s of the 4.4 they reach so. For the same reason what may start once others are done starts
-// before the first of these is answered: a device behind a throttle completes all it has at once, and was idle for 0.4 ms
-// in 6 then.
+// Answers take time (checking a megabyte takes 100 us): between any two of them the loop reaps new completions and starts what
+// may start, so that the volume is not idle meanwhile. When answers were given in batches, 1 MiB reads with 8
+// in flight reached 3.3 GiB/s; this way they reach 4.4. For the same reason requests that completions allow to start are started
+// before the first of these completions is answered: a device behind a throttle completes everything it has at once, and without
+// this was idle for 0.4 ms in 6.
 void UringEngine::run() {
   issue_wake_read();
   bool answers_are_next = true;
@@ -173,7 +173,7 @@ void UringEngine::run() {
     fill_ring();
     if (stop_seen_ && !answers_are_due()) break;
     enter_kernel(answers_are_due() ? 0 : 1);
-    answers_are_next = !reap() || !answers_are_next;  // at every second turn at the latest
+    answers_are_next = !reap() || !answers_are_next;  // answers come at every second turn at the latest
     if (!answers_are_next) continue;
     offer_processor();
     answer_one();
@@ -235,7 +235,7 @@ void UringEngine::issue_wake_read() {
   io_uring_sqe_set_data64(entry, kWakeUp);
 }
 
-// Hands the new entries over and waits for so many completions.
+// Submits the new entries and waits for `wait_for` completions.
 void UringEngine::enter_kernel(unsigned wait_for) {
   if (wait_for == 0 && io_uring_sq_ready(&ring_) == 0) return;
   const int result = io_uring_submit_and_wait(&ring_, wait_for);
@@ -243,14 +243,14 @@ void UringEngine::enter_kernel(unsigned wait_for) {
     failing_ = false;
     return;
   }
-  // The kernel is short of memory (EAGAIN, EBUSY, ENOMEM): the entries stay in the ring and go with the next call.
+  // The kernel is short of memory (EAGAIN, EBUSY, ENOMEM): the entries stay in the ring and are submitted by the next call.
   if (!failing_) log::warn("io_uring_enter: {}; trying until it works", std::strerror(-result));
   failing_ = true;
-  if (wait_for == 0) return;  // answers are due, which may give memory back
+  if (wait_for == 0) return;  // answers are due, and may free memory
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// True if something was done.
+// Returns true if it did something.
 bool UringEngine::reap() {
   bool any = false;
   std::array<io_uring_cqe*, kReapBatch> found{};
@@ -291,14 +291,14 @@ void UringEngine::finish(unsigned index, Result<size_t> result) {
   finished.push_back({std::move(queued), std::move(result)});
 }
 
-// Between answers that nobody may be waiting for. The scheduler leaves a thread alone for milliseconds, and wakes who
-// waited for the last answer on this very processor.
+// Yields between background answers. The scheduler leaves a thread running for milliseconds, and wakes the waiter of the
+// last answer on this very processor.
 void UringEngine::offer_processor() {
   const bool answered_background = !background_is_next_;
   if (answered_background && finished_urgent_.empty() && !finished_background_.empty()) ::sched_yield();
 }
 
-// In turn, where both wait: neither is held up by more than one of the other.
+// Alternates if both kinds wait, so that each waits for at most one answer of the other.
 void UringEngine::answer_one() {
   if (!answers_are_due()) return;
   const bool background = finished_urgent_.empty() || (background_is_next_ && !finished_background_.empty());
@@ -308,7 +308,7 @@ void UringEngine::answer_one() {
   from.pop_front();
   const uint64_t generation = next.queued.generation;
   next.queued.request.done(std::move(next.result));
-  next.queued = {};  // what the request owns is gone before it counts as finished
+  next.queued = {};  // release what the request owns before it counts as finished
   counter_.end(generation);
 }
 

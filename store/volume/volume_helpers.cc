@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Shared with the callbacks; lives on the stack of the waiter, which leaves only after the last one has let go.
+// Shared with the callbacks; lives on the waiter's stack. The waiter returns only after the last callback has released it.
 struct Batch {
   InnerMutex mutex;
   ConditionVariable finished;
@@ -64,9 +64,9 @@ Result<std::vector<std::byte>> read_file(Volume& volume, const std::string& path
   const auto too_big = [&] {
     return fail(Code::kTooBig, volume.root() + "/" + path + ": over " + std::to_string(max_bytes) + " bytes");
   };
-  max_bytes = std::min(max_bytes, std::numeric_limits<uint64_t>::max() / 2);  // room for one more, and for doubling
+  max_bytes = std::min(max_bytes, std::numeric_limits<uint64_t>::max() / 2);  // room for one byte more, and for doubling
   std::vector<std::byte> content;
-  // One byte more than the size shows that the file did not grow meanwhile.
+  // Reads one byte more than the size, to see whether the file grew meanwhile.
   uint64_t want = info.size_bytes + 1;
   while (true) {
     if (want - 1 > max_bytes) return too_big();

@@ -178,7 +178,7 @@ TEST(VolumeModel, SimulatedAndRealAgree) {
   }
 }
 
-// What was synced by both its file and all its directories survives any power loss, whatever goes on elsewhere.
+// Data that was synced by its file and by all its directories survives any power loss, whatever else happens.
 TEST(VolumeModel, SyncedStaysThroughAnyPowerLoss) {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     std::mt19937_64 random(seed);

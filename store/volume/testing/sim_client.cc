@@ -46,7 +46,7 @@ void SimClient::kill(LastRequest last) {
 }
 
 void SimClient::lose_power(uint64_t seed) {
-  locks_.clear();  // nobody gives them up, before it is there again
+  locks_.clear();  // the server keeps them until this machine is back
   lost_power_ = true;
   server_->set_silent(machine_, true);
   kill();
@@ -56,7 +56,7 @@ void SimClient::lose_power(uint64_t seed) {
     static_cast<void>(write_back(file, ""));
     cached.pages.clear();
     cached.until_ns = INT64_MIN;
-    cached.removed_as.clear();  // nobody removes it any more
+    cached.removed_as.clear();  // nobody is left to remove it
   }
   absent_ns_.clear();
   names_.clear();
@@ -87,7 +87,7 @@ Status SimClient::begin(uint64_t life, Kind kind, const std::string& path, uint6
   return {};
 }
 
-// The answer, if there still is somebody to hear it.
+// Delivers the answer, if the process still lives.
 Status SimClient::end(const std::string& path) {
   ends_with_request_ = false;
   if (killed_) return fail_errno(EIO, place(path) + ": the process was killed");
@@ -107,7 +107,7 @@ const std::string* SimClient::remembered_absent(const std::string& path) {
   return nullptr;
 }
 
-// The first name on the way that is not there.
+// Remembers the first name on the path that is absent.
 void SimClient::remember_absent(const std::string& path) {
   for (size_t end = 0; end != std::string::npos;) {
     end = path.find('/', end + 1);
@@ -127,7 +127,7 @@ FileInfo SimClient::fresh_info(uint64_t file) const {
   return info;
 }
 
-// What the server tells of it now. Pages are kept where it was changed by nobody, or by this machine alone.
+// Stores the server's current attributes. Keeps cached pages if nobody, or only this machine, has changed the file.
 void SimClient::take_in(uint64_t file, bool by_this) {
   Cached& known = cached(file);
   if (!server_->disk().has(file)) return;
@@ -148,7 +148,7 @@ Status SimClient::write_back(uint64_t file, const std::string& path) {
     Bytes bytes = known.pages.at(index);
     bytes.resize(static_cast<size_t>(std::min<uint64_t>(kBlockBytes, known.info.size_bytes - std::min(at, known.info.size_bytes))));
     if (const auto written = server_->write(file, at, std::move(bytes)); !written && !path.empty()) {
-      known.dirty.clear();  // told once
+      known.dirty.clear();  // reported once
       known.pages.clear();
       take_in(file, true);
       return fail_errno(written.error(), place(path) + ": write back");
@@ -238,7 +238,7 @@ Status SimClient::make_directories(const std::string& path) {
   return {};
 }
 
-// v3: what this machine has open is renamed instead.
+// v3: renames a file that this machine has open, instead of removing it.
 void SimClient::move_aside(const std::string& path) {
   if (server_->options().nfs_version >= 4) return;
   const auto found = server_->disk().find(path);
@@ -272,7 +272,7 @@ Status SimClient::rename(const std::string& from, const std::string& to) {
   });
 }
 
-// A link and the removal of the other name: whether an answer that it is there is of one's own success tells the number of links.
+// A link, then the removal of the other name. If the answer is kExists, the number of links tells whether our own link had succeeded.
 Status SimClient::publish(const std::string& from, const std::string& to) {
   KVC_TRY(check_path(to));
   repeat_next_ = false;
@@ -316,7 +316,7 @@ Result<FileInfo> SimClient::info(const std::string& path) {
   return cached(found).info;
 }
 
-Status SimClient::sync_directory(const std::string& path) {  // names are on the medium when they are answered, or the server says so
+Status SimClient::sync_directory(const std::string& path) {  // names are on the medium when the server has answered (or it says so)
   KVC_TRY(begin(life_, Kind::kSyncDirectory, path));
   return end(path);
 }
@@ -340,14 +340,14 @@ Result<std::unique_ptr<VolumeLock>> SimClient::lock(const std::string& path) {
     file = open(path, {.create_exclusive = true});
     forget_absent(path);
   }
-  if (!file && file.error().code == Code::kExists) file = open(path, {.writable = true});  // made meanwhile
+  if (!file && file.error().code == Code::kExists) file = open(path, {.writable = true});  // made by another process meanwhile
   if (!file) return std::unexpected(std::move(file).error());
   KVC_TRY(begin(life_, Kind::kLock, path));
   const auto there = server_->disk().find(path);
   const uint64_t owner = ++owners;
   const bool taken = there && server_->lock(*there, machine_, owner);
   if (Status answered = end(path); !answered) {
-    if (taken) server_->unlock(*there, owner);  // the kernel closes what the process had
+    if (taken) server_->unlock(*there, owner);  // the kernel closes the process's files
     return std::unexpected(std::move(answered).error());
   }
   if (!there) return fail(Code::kBusy, place(path) + ": removed while it was locked here");

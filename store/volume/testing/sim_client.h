@@ -1,17 +1,17 @@
 // One machine that has mounted a SimServer: a Volume with the caches of an NFS client.
 //
-//  - Opens ask the server (close-to-open), but for a name, or a directory on the way, that was absent when it was looked up: that is remembered
-//    until this machine makes it, lists it, or `attributes_ns` are over. Listings come from the server.
-//  - Attributes are remembered for `attributes_ns` or until this machine changes or opens the file. Direct reads go to the server, others to pages that
-//    are valid for as long. Other writes than direct ones stay here until a sync, the last close, or the machine's end.
-//  - v4: a removed file that is open on any machine is kept. v3: only on the machine that removes it (as .nfs...), others get ESTALE.
-//  - A mount is hard: a call that comes while the machine is cut off waits. In one thread that is done by `before`, which is called before each
-//    request to the server: it lets other machines go on, and returns when this one is connected again. If it returns sooner the call ends with
+//  - Opens ask the server (close-to-open), except for a name, or a directory on the way, that an earlier look-up found absent: the machine remembers that
+//    until it makes the name, lists the directory, or `attributes_ns` have passed. Listings come from the server.
+//  - Attributes are cached for `attributes_ns` or until this machine changes or opens the file. Direct reads go to the server, others to cached pages that
+//    are valid for as long. Buffered writes stay here until a sync, the last close, or the machine's end.
+//  - v4: a removed file stays while any machine has it open. v3: only on the machine that removes it (as .nfs...), others get ESTALE.
+//  - The mount is hard: a call made while the machine is cut off waits. In one thread, `before` does the waiting; it is called before each
+//    request to the server, lets other machines run, and returns when this machine is connected again. If it returns sooner, the call fails with
 //    ETIMEDOUT, as on a soft mount.
-//  - A process on it is killed by kill(), also within `before`: that request is not made, or is made, as a whole or in part, and not answered; the
-//    files and locks of that life are of no use any more. restart() begins the next life, with the machine's caches as they are.
+//  - kill() kills the machine's process, also within `before`: that request is not made, or is made, wholly or in part, and not answered; the
+//    files and locks of that life are useless then. restart() begins the next life, with the machine's caches as they are.
 //
-// Locks are of the server, in the name of this machine; one that was lost (v4, after a cut longer than the lease) fails its descriptor with EIO.
+// Locks are the server's, held in the name of this machine; after a lost lock (v4, after a cut longer than the lease) its descriptor fails with EIO.
 // One thread.
 #pragma once
 
@@ -39,13 +39,13 @@ class SimClient final : public Volume, public std::enable_shared_from_this<SimCl
   void heal();
   bool is_cut() const { return cut_; }
   enum class LastRequest : uint8_t { kNotMade, kInPart, kUnanswered };
-  // Of the request that is about to be made, if there is one. What the process wrote and did not sync the machine still writes.
+  // Chooses the fate of the request that is about to be made, if there is one. The machine still writes what the process wrote and did not sync.
   void kill(LastRequest last = LastRequest::kNotMade);
-  // The machine ends with all that it had not written, but for some of it.
+  // The machine ends and loses all that it had not written, except for some of it.
   void lose_power(uint64_t seed);
   bool is_killed() const { return killed_; }
   void restart();
-  // The next change of names is asked for twice, because the server's answer was lost when it was restarted: the second answer is given.
+  // The next change of names is sent twice, because the server restarted and its answer was lost: the client gets the second answer.
   void repeat_next() { repeat_next_ = true; }
   SimServer& server() { return *server_; }
 
@@ -73,11 +73,11 @@ class SimClient final : public Volume, public std::enable_shared_from_this<SimCl
   using Kind = VolumeCall::Kind;
   struct Cached {  // of one file
     FileInfo info;
-    int64_t until_ns = INT64_MIN;  // till then it is taken for true
+    int64_t until_ns = INT64_MIN;  // valid until then
     std::map<uint64_t, Bytes> pages;
-    std::set<uint64_t> dirty;      // of the pages; `info.size_bytes` is this machine's then
+    std::set<uint64_t> dirty;      // dirty pages; `info.size_bytes` is then this machine's
     uint64_t opens = 0;
-    std::string removed_as;        // v3: to be removed at the last close
+    std::string removed_as;        // v3: name to remove at the last close
   };
 
   Status begin(uint64_t life, Kind kind, const std::string& path, uint64_t offset = 0, uint64_t length = 0);
@@ -105,13 +105,13 @@ class SimClient final : public Volume, public std::enable_shared_from_this<SimCl
   Before before_;
   bool cut_ = false, killed_ = false, lost_power_ = false, repeat_next_ = false;
   LastRequest last_ = LastRequest::kNotMade;
-  bool ends_with_request_ = false;  // killed while one was about to be made, which is made
+  bool ends_with_request_ = false;  // killed while a request was about to be made; that request is made
   uint64_t life_ = 1, requests_ = 0, moved_aside_ = 0;
   std::map<std::string, int64_t> absent_ns_;     // since when
-  std::map<std::string, std::pair<uint64_t, int64_t>> names_;  // path -> file and till when; for info() only
+  std::map<std::string, std::pair<uint64_t, int64_t>> names_;  // path -> file and expiry; for info() only
   std::map<uint64_t, Cached> files_;
   std::map<uint64_t, uint64_t> locks_;           // owner -> file, of this life
-  std::vector<std::pair<uint64_t, uint64_t>> unlocks_;  // to be told when the machine is connected again
+  std::vector<std::pair<uint64_t, uint64_t>> unlocks_;  // to be sent when the machine is connected again
 };
 
 }  // namespace kvcachefs

@@ -20,7 +20,7 @@ SimClientFile::SimClientFile(std::shared_ptr<SimClient> client, uint64_t file, s
 
 SimClientFile::~SimClientFile() { client_->closed(file_); }
 
-// What was written here and is not on the server yet goes before it, where `flush`.
+// Begins a request; with `flush`, first sends this machine's unsent writes of the file to the server.
 Status SimClientFile::begin(Kind kind, const char* verb, uint64_t offset, uint64_t length, bool flush) {
   KVC_TRY(client_->begin(life_, kind, path_, offset, length));
   if (!client_->server_->is_there(file_)) return fail_errno(ESTALE, where(verb, offset, length));
@@ -140,7 +140,7 @@ Status SimClientFile::punch(uint64_t offset, uint64_t length) {
   return {};
 }
 
-// --- what is known of it ---
+// --- attributes and blocks ---
 
 Result<FileInfo> SimClientFile::info() {
   if (client_->killed_ || life_ != client_->life_) return fail_errno(EIO, place_ + ": fstat");
@@ -167,7 +167,7 @@ Result<uint64_t> SimClientFile::next_hole(uint64_t offset) {
   return *found;
 }
 
-// As SEEK tells it: there is no FIEMAP.
+// As SEEK reports it: there is no FIEMAP.
 Result<uint64_t> SimClientFile::allocated_in(uint64_t offset, uint64_t length) { return File::allocated_in(offset, length); }
 
 // --- locks ---

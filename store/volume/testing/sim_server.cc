@@ -8,7 +8,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kFlushNs = 5'000'000'000;  // an `async` export's disk is that far behind
+constexpr int64_t kFlushNs = 5'000'000'000;  // the disk of an `async` export lags this much behind
 }  // namespace
 
 SimServer::SimServer(const SimServerOptions& options)
@@ -138,7 +138,7 @@ void SimServer::rebooted(Machine machine) {
   std::erase_if(locks_, [machine](const auto& each) { return each.second.machine == machine; });
 }
 
-// v3 knows no leases: what a machine that is gone has locked stays so until it comes back and tells.
+// v3 has no leases: locks of a machine that is gone stay until it comes back and reports.
 bool SimServer::has_lost_lease(Machine machine) const {
   const auto& since_ns = silent_since_ns_.at(machine);
   return options_.nfs_version >= 4 && since_ns && now_ns_ - *since_ns > options_.lease_ns;
