@@ -6,8 +6,8 @@
 //  2. the first unit of a child has the last unit of its parent as `prev`;
 //  3. exactly the nodes without children are leaves, and each leaf is once in the list of leaves;
 //  4. the last unit of a leaf is present: a unit that left before its followers is kept as absent only while it has followers;
-//  5. sizes, children and the counts of present and absent units add up. Absent units are bounded: above the bound, each removal cuts some
-//  followers off absent units, and those then go.
+//  5. sizes, children and the counts of present and absent units add up.
+// Absent units are bounded: above the bound, each removal cuts the followers off some absent units, and those absent units go.
 #pragma once
 
 #include <cstddef>
