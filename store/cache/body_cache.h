@@ -86,7 +86,7 @@ class BodyCache {
   // Larger writes are split into pieces of this size, so that one piece can be written out before the next; so are reads that could never
   // have all their memory at once.
   uint64_t piece_bytes() const;
-  // The longest read that can have its memory at once, plus one unit, because a read may begin and end within units.
+  // The longest read that can have its memory at once, counting one unit more than its length: it may begin and end within units.
   uint64_t most_read_bytes() const;
 
   // The unmount has begun: writers no longer leave memory to readers.
