@@ -320,7 +320,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     if (state->child.valid() && !state->child.is_foreign() && !tree.is_only_adopted(state->child) && tree.is_only_adopted(name.parent)) {
-      tree.journal_adopted(name.parent);  // done before by the call that gave the name; otherwise the index would skip the name
+      tree.journal_adopted(name.parent);  // usually done by the call that gives the name; if not, the index would skip the name
       tree.names().put_back_pending(std::move(name));
       continue;
     }

@@ -70,7 +70,7 @@ void Settler::note_unmarked(const Object& object) {
   parts_.unmarked.add(place.extent, object.id);
 }
 
-// Caller holds the object's lock. `unjournaled`: the raw file that no record named when the seal ended. If that is not what was sealed, the
+// Caller holds the object's lock. `unjournaled`: the raw file that no record named when the seal ended. If that is not the sealed one, the
 // body became raw meanwhile, and is journaled so next; or it is no longer raw.
 void Settler::settle_raw(Object& object, const Place& unjournaled) {
   if (!object.raw_unjournaled) return;

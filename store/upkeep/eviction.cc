@@ -136,8 +136,8 @@ uint64_t Eviction::evict_for_others(uint64_t bytes) {
   return evicted;
 }
 
-// With several nodes, each evicts what is oldest of all nodes, whatever its own claim has left; and what the file system lacks, as a single
-// one does.
+// With several nodes, each evicts the chunks that are the oldest of all, whatever its own claim has left; and as many bytes as the file system
+// lacks, as a single node does.
 uint64_t Eviction::share_to_evict(const WaterMarks& marks) {
   const uint64_t backing = parts_.space.backing_free_soon_bytes();
   const uint64_t lacking = backing < marks.high ? marks.low - backing : 0;

@@ -47,7 +47,7 @@ class LostNames final : public AccessListener {
   void loaded_ahead(ObjectId) override {}
   void deleted(ObjectId) override {}
 
-  // A batch of another node was read; or its whole state anew.
+  // A batch of another node was read; note_all_anew(): its whole state was read again.
   void note_batch(uint32_t ordinal, const Batch& batch);
   void note_all_anew(uint32_t ordinal);
   // Removes the files that are due. Takes the Tree's lock for a few names at a time.

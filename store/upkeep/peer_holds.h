@@ -42,9 +42,9 @@ class PeerHolds {
   // open at that moment and that is not a body that died in this run (`died_here`). Blocks on the volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
   Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& died_here);
-  // Call after a call has waited long for room while other nodes did not follow. Until they follow again, only objects that they reported
-  // as being read are held for nodes that have not read the longest-held places. Returns their names; empty: no other node keeps space
-  // back.
+  // Call after a call has waited long for room while other nodes did not follow. Until they follow again, only objects that they reported as being
+  // read are held for nodes that have not read the longest-held places; nodes that follow are waited for as before. Returns the names of the nodes
+  // given up; empty: no other node keeps space back.
   std::string lose_patience();
   // Of the bytes held since begin(), those that are open or being read on another node, so it is unknown when they come back.
   uint64_t read_bytes() const { return read_bytes_; }

@@ -133,7 +133,7 @@ ClaimPlan SharedCapacity::plan() const {
 
 IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
   const ClaimPlan plan = this->plan();
-  // A mount that stores nothing claims nothing more: it holds what it uses.
+  // A mount that stores nothing claims no more than it uses.
   const uint64_t claimed_bytes = parts_.grows ? less_bytes(parts_.space.claim_bytes(), parts_.space.used_bytes()) : UINT64_MAX;
   return {.claimed_bytes = std::min(growth_bytes, claimed_bytes),
           .capacity_bytes = plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes,

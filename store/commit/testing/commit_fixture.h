@@ -213,7 +213,7 @@ class CommitFixture : public ::testing::Test {
     return object;
   }
 
-  // --- what is true then ---
+  // --- what is checked afterwards ---
   std::vector<Batch> journaled_batches() {
     std::vector<Batch> batches;
     auto read = replay_journals(*volume, identity, {}, [&](const Batch& batch, JournalPosition, bool) -> Status {
