@@ -11,7 +11,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kReadersPart = 8;  // of the memory
-constexpr uint64_t kMostXattrBytes = 32 * kMiB;  // of bodies of which each has many
+constexpr uint64_t kMostXattrBytes = 32 * kMiB;  // total of the bodies that have many
 }  // namespace
 
 Reservation BodyCache::reserve(uint64_t bytes, MemoryFor who) {
@@ -24,7 +24,7 @@ Reservation BodyCache::reserve(uint64_t bytes, MemoryFor who) {
 
 bool BodyCache::recover(uint64_t bytes, MemoryFor who) {
   if (parts_.files.settle() > 0) return true;
-  // Writers wait for what is dirty to reach the volume: what readers have, or was read ahead for them, is not theirs to take.
+  // Writers wait until dirty bytes reach the volume: they may not take what readers have, or what was read ahead for them.
   if (!parts_.pool.could_reserve(bytes, left_to_others(who))) return false;
   const bool dropped = drop_clean(std::max<uint64_t>(bytes, 4 * kMiB), who == MemoryFor::kReadAhead) > 0;
   return parts_.files.settle() > 0 || dropped;
@@ -42,7 +42,7 @@ bool BodyCache::get_file(FileRequest& file, MemoryFor who) {
   const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
   MemoryFiles::Got got = MemoryFiles::Got::kNo;
   uint64_t needed_bytes = MemoryFile::kChunkBytes;
-  if (grows || file.bytes <= parts_.files.most_bytes()) {  // else the limit was lowered
+  if (grows || file.bytes <= parts_.files.most_bytes()) {  // otherwise the limit was lowered
     do {
       got = grows ? parts_.files.grow(*grows, file.first, file.last, left_bytes)
                   : parts_.files.take(file.bytes, file.fresh, left_bytes, &needed_bytes);
@@ -50,17 +50,17 @@ bool BodyCache::get_file(FileRequest& file, MemoryFor who) {
   }
   if (!grows && parts_.warms && parts_.files.wants_spares(parts_.warmer.ahead_bytes() / 2)) parts_.warmer.kick();
   if (got == MemoryFiles::Got::kNoMemory) {
-    // Nobody waits for a file where blocks are to be had.
+    // Do not wait for a file while blocks are available.
     if (!parts_.pool.could_reserve(MemoryFile::kChunkBytes, left_bytes)) return false;
     file.refused = true;
   }
-  if (grows) return true;  // one that cannot grow says so by itself
+  if (grows) return true;  // a file that cannot grow reports that itself
   if (got == MemoryFiles::Got::kNo) file.refused = true;
   (file.refused ? parts_.counters.memory_files_refused : parts_.counters.memory_files_taken).fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
-// Expected by a run, or open: then it is being read, or about to be.
+// True if a run expects it, or it is open: then it is being read, or about to be.
 bool BodyCache::is_wanted_soon(const ObjectPtr& object) {
   {
     const auto lock = object->lock();
@@ -75,14 +75,14 @@ uint64_t BodyCache::drop_clean(uint64_t bytes, bool spare_expected) {
   const Object* first_spared = nullptr;
   int kept = 0;
   const Object* first_kept = nullptr;
-  std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
-  // Then what is wanted soon goes, too: a demand read must not fail, nor wait for long. What was passed over is behind all
-  // others for the next caller.
+  std::vector<ObjectPtr> keepers;  // bodies that keep clean blocks: tried again next time
+  // After that many, bodies wanted soon are dropped too: a demand read must not fail, nor wait for long. Spared bodies are at the end of
+  // the list for the next caller.
   constexpr int kMaxSpared = 4096;
   while (freed < bytes) {
     ObjectPtr object = clean_.take();
     if (!object) break;
-    if (object.get() == first_spared) {  // it was the turn of all
+    if (object.get() == first_spared) {  // all had their turn
       if (freed > 0) {
         clean_.add(object);
         break;
@@ -110,7 +110,7 @@ uint64_t BodyCache::drop_clean(uint64_t bytes, bool spare_expected) {
     dropped.blocks.clear();
     std::optional<Tree::Write> tree = parts_.tree.try_write();
     if (tree) tree->forget_if_idle(object);
-    if (dropped.keeps_some || !tree) keepers.push_back(object);  // or nobody would forget it
+    if (dropped.keeps_some || !tree) keepers.push_back(object);  // otherwise nothing would forget it
   }
   for (const ObjectPtr& object : keepers) clean_.add(object);
   return freed;
@@ -136,14 +136,14 @@ void BodyCache::trim_xattrs(size_t most_objects) {
 
 bool BodyCache::has_too_many_xattrs() const { return clean_.xattr_bytes() > kMostXattrBytes; }
 
-// They are read from the index again.
+// The attributes are read from the index again when needed.
 void BodyCache::drop_one_with_xattrs(const ObjectPtr& object) {
   DroppedBlocks dropped;
   {
     const auto lock = object->lock();
     if (object->handles > 0 || object->content_dirty() || object->attributes_version != object->attributes_durable) return;
     if (bytes_of(object->attributes.xattrs) < CleanBodies::kManyXattrBytes) return;
-    clean_.remove(object);  // what is loaded from here on enters it anew
+    clean_.remove(object);  // a later load adds it again
     dropped = object->drop_clean();
   }
   if (!dropped.blocks.empty()) parts_.accesses.left_ram(object->id);
@@ -186,7 +186,7 @@ uint64_t BodyCache::most_read_bytes() const {
 }
 
 void drop_unused_file(Object& object) {
-  MemoryFilePtr unused;  // let go of after the lock
+  MemoryFilePtr unused;  // released after the lock
   const auto lock = object.lock();
   if (object.memory_file && object.memory_file->block_count() == 0) unused.swap(object.memory_file);
 }

@@ -5,9 +5,9 @@
 
 namespace kvcachefs {
 
-// Both under the object's lock, in which forgetting sets `forgotten`: a forgotten object never enters the list.
+// Does both under the object's lock, under which forgetting sets `forgotten`: so a forgotten object never enters the list.
 void CleanBodies::add(const ObjectPtr& object) {
-  ObjectPtr before;  // perhaps its last holder: let go of without the locks
+  ObjectPtr before;  // perhaps the last reference: released without the locks
   const auto object_lock = object->lock();
   if (object->forgotten) return;
   std::lock_guard lock(mutex_);
@@ -81,7 +81,7 @@ size_t CleanBodies::count() const {
 }
 
 void CleanBodies::clear() {
-  std::list<ObjectPtr> order;  // let go of without the lock
+  std::list<ObjectPtr> order;  // released without the lock
   std::lock_guard lock(mutex_);
   order.swap(order_);
   where_.clear();

@@ -1,5 +1,5 @@
-// The bodies with clean blocks, in the order in which they go when memory is short: the one opened longest ago first. And which of them
-// have many bytes of extended attributes, which the pool does not count.
+// The bodies with clean blocks, in the order in which they are dropped when memory is short: the one opened longest ago first. Also counts
+// those with many bytes of extended attributes, which the pool does not count.
 #pragma once
 
 #include <atomic>
@@ -14,31 +14,31 @@
 
 namespace kvcachefs {
 
-// Thread-safe; mutex_ is a leaf, taken by add() with the object locked.
+// Thread-safe; mutex_ is a leaf, which add() takes while it holds the object's lock.
 class CleanBodies {
  public:
-  static constexpr uint64_t kManyXattrBytes = 4 * kKiB;  // fewer are not counted
+  static constexpr uint64_t kManyXattrBytes = 4 * kKiB;  // bodies with fewer are not counted
 
-  // The object has clean blocks: it goes last from now on. Nothing if it was forgotten: another object may stand for its id. Its
-  // lock is not held.
+  // The object has clean blocks: from now on it is dropped last. Ignored for a forgotten object: another object may stand for its id.
+  // Caller does not hold its lock.
   void add(const ObjectPtr& object);
-  // It goes last from now on, if it is here.
+  // If the object is in the list, it is dropped last from now on.
   void note_used(ObjectId id);
-  // Its attributes are others than when it was added. The object is locked.
+  // The object's attributes have changed since it was added. Caller holds its lock.
   void note_xattrs(const Object& object);
-  // The one that goes first leaves the list; null: there is none.
+  // Takes the object to be dropped first off the list; null: none.
   ObjectPtr take();
-  void remove(const ObjectPtr& object);  // not another one of its id
+  void remove(const ObjectPtr& object);  // does not remove another object with its id
   size_t count() const;
-  // Of those that have many.
+  // Total of the bodies with many bytes.
   uint64_t xattr_bytes() const { return xattr_bytes_.load(std::memory_order_relaxed); }
   size_t count_with_many_xattrs() const;
-  // One of them, each in its turn; null: there is none.
+  // Returns those bodies in turn; null: none.
   ObjectPtr next_with_many_xattrs();
   void clear();
 
  private:
-  void count_xattrs(ObjectId id, uint64_t bytes);  // mutex_ held
+  void count_xattrs(ObjectId id, uint64_t bytes);  // caller holds mutex_
 
   mutable LeafMutex mutex_;     // guards the rest
   std::list<ObjectPtr> order_;  // most recent first
@@ -48,8 +48,8 @@ class CleanBodies {
     std::list<ObjectId>::iterator turn;
   };
   std::unordered_map<ObjectId, Xattrs> many_xattrs_;
-  std::list<ObjectId> turns_;             // of the same
-  std::atomic<uint64_t> xattr_bytes_{0};  // (atomic: asked for at each close)
+  std::list<ObjectId> turns_;             // of the same bodies
+  std::atomic<uint64_t> xattr_bytes_{0};  // atomic: read at each close
 };
 
 }  // namespace kvcachefs

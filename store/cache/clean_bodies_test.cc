@@ -13,7 +13,7 @@ TEST(CleanBodies, TheOneUsedLongestAgoGoesFirst) {
   CleanBodies bodies;
   for (uint64_t number : {1, 2, 3}) bodies.add(object(number));
   bodies.note_used(ObjectId{1});
-  bodies.note_used(ObjectId{9});  // is not here
+  bodies.note_used(ObjectId{9});  // is not in the list
   EXPECT_EQ(bodies.take()->id, ObjectId{2});
   EXPECT_EQ(bodies.take()->id, ObjectId{3});
   EXPECT_EQ(bodies.take()->id, ObjectId{1});
@@ -29,7 +29,7 @@ TEST(CleanBodies, AnObjectThatWasGotAgainTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(bodies.take(), again);
 }
 
-// It gives its blocks back, which takes the lock of the pool. Here what ends it takes that of the list: were it held, this would wait for ever.
+// An ending object gives its blocks back, which takes the pool's lock. Here its deleter takes the list's lock: if it were held, this would deadlock.
 TEST(CleanBodies, AnObjectWhosePlaceIsTakenEndsWithoutTheLockOfTheList) {
   CleanBodies bodies;
   size_t seen = 0;
@@ -70,8 +70,8 @@ TEST(CleanBodies, ItKnowsWhichHaveManyXattrs) {
   more->attributes.xattrs.clear();
   bodies.note_xattrs(*more);
   EXPECT_EQ(bodies.count_with_many_xattrs(), 1u);
-  bodies.note_xattrs(*object(4));  // is not here
-  bodies.remove(object(2));  // another one of that id
+  bodies.note_xattrs(*object(4));  // is not in the list
+  bodies.remove(object(2));  // another object with that id
   EXPECT_EQ(bodies.count(), 3u);
   bodies.remove(more);
   EXPECT_EQ(bodies.count(), 2u);

@@ -36,13 +36,13 @@ void FileMover::run() {
 }
 
 void FileMover::clear() {
-  std::deque<ObjectPtr> queue;  // let go of without the lock
+  std::deque<ObjectPtr> queue;  // released without the lock
   std::lock_guard lock(mutex_);
   queue.swap(queue_);
 }
 
 void FileMover::move_soon(const ObjectPtr& object) {
-  constexpr size_t kMostQueued = 64;  // the rest is asked for again by the next reader of it
+  constexpr size_t kMostQueued = 64;  // the next reader of a body beyond that asks for it again
   if (!parts_.enabled || !parts_.policy.in_use()) return;
   // After a refusal, wait a second before making room again: a steady reader would drop other bodies each time for nothing.
   constexpr int64_t kRefusedNs = 1'000'000'000;
@@ -80,7 +80,7 @@ bool FileMover::move(const ObjectPtr& object) {
   MemoryFiles& files = parts_.files;
   std::vector<BlockPtr> blocks;  // held: a write meanwhile clones them
   uint64_t size = 0;
-  WantedUnits pin;  // or room would be made of what is moved
+  WantedUnits pin;  // otherwise making room would drop the body being moved
   {
     const auto lock = object->lock();
     if (!may_move(*object)) return false;
@@ -98,12 +98,12 @@ bool FileMover::move(const ObjectPtr& object) {
     refused_ns_.store(parts_.clock.monotonic_ns(), std::memory_order_relaxed);
     return false;
   }
-  if (file->lacks_pages(blocks.size() - 1)) files.grow(*file, 0, blocks.size());  // a spare with fewer than asked for
+  if (file->lacks_pages(blocks.size() - 1)) files.grow(*file, 0, blocks.size());  // a spare file with fewer pages than asked for
   std::vector<BlockPtr> moved;
   for (size_t index = 0; index < blocks.size(); ++index) {
     BlockPtr block = MemoryFile::make_block(file, index);
     if (!block) return false;
-    // Not what lies beyond the body: it is zeros, and where the blocks are those of a file, that may be cut meanwhile.
+    // Does not copy bytes beyond the body: they are zeros, and if the blocks belong to a file, it may be cut meanwhile.
     const uint64_t in_unit = align_up(unit_length(size, index), kBlockBytes);
     const size_t bytes = std::min<size_t>(in_unit, std::min(blocks[index]->capacity_bytes(), block->capacity_bytes()));
     std::memcpy(block->data(), blocks[index]->data(), bytes);

@@ -1,4 +1,4 @@
-// Moves bodies from blocks of the pool into memory files, ahead of clients that map them or read them again.
+// Moves bodies from blocks of the pool into memory files, before clients map them or read them again.
 #pragma once
 
 #include <atomic>
@@ -25,28 +25,28 @@ class FileMover {
     const MemoryFilePolicy& policy;
     Clock& clock;
     Counters& counters;
-    bool enabled;  // false: nothing is passed through, so nothing is moved
-    std::function<bool(uint64_t bytes)> recover_memory;  // drops clean bodies; false: none came. Called with no lock held
+    bool enabled;  // false: no file is passed through, so nothing is moved
+    std::function<bool(uint64_t bytes)> recover_memory;  // drops clean bodies; false: freed nothing. Called with no lock held
   };
   explicit FileMover(Parts parts) : parts_(std::move(parts)) {}
   ~FileMover() { stop(); }
 
   void start();
-  void stop();  // ends the thread; what is queued stays where it is
-  // A body that is about to be read from RAM: past the daemon it is read twice as fast, and the copy takes less of a processor
-  // than answering its reads does. Never blocks. The object's lock is not held.
+  void stop();  // ends the thread; queued bodies stay where they are
+  // Queues a body that is about to be read from RAM: passed through it is read twice as fast, and the copy costs less processor time than
+  // answering its reads. Never blocks. Caller does not hold the object's lock.
   void move_soon(const ObjectPtr& object);
-  // Moves one body. Its memory is taken twice for the moment of the copy. True: another call may find more.
+  // Moves one body, which takes its memory twice during the copy. Returns true if another call may find more.
   bool step();
   void clear();
 
  private:
-  bool may_move(const Object& object) const;  // the object's lock is held
+  bool may_move(const Object& object) const;  // caller holds the object's lock
   bool move(const ObjectPtr& object);
   void run();
 
   const Parts parts_;
-  std::atomic<int64_t> refused_ns_{INT64_MIN};  // when there was no file for a body the last time
+  std::atomic<int64_t> refused_ns_{INT64_MIN};  // when a body last got no file
   LeafMutex mutex_;
   ConditionVariable ready_;
   std::deque<ObjectPtr> queue_;

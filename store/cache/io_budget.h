@@ -1,4 +1,4 @@
-// How much may be under way at a time: requests beyond that wait for their turn, in the order in which they came.
+// Limits the bytes in flight: requests beyond the limit wait for their turn, in order of arrival.
 #pragma once
 
 #include <cstdint>
@@ -11,21 +11,21 @@
 
 namespace kvcachefs {
 
-// Thread-safe; its lock is a leaf. Nothing is called under it.
+// Thread-safe; its lock is a leaf. Calls nothing under it.
 class IoBudget {
  public:
   using Begin = std::move_only_function<void()>;
 
   explicit IoBudget(uint64_t most_bytes) : most_bytes_(most_bytes) {}
 
-  // True: it is its turn, and it counts until end(). A request larger than all of the budget has its turn alone.
+  // Returns true if the request may begin; it counts until end(). A request larger than the whole budget runs alone.
   bool try_begin(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     if (!waiting_.empty() || !fits(bytes)) return false;
     under_way_bytes_ += bytes;
     return true;
   }
-  // For one that was refused. Returns those whose turn it is now, perhaps this one: they count already, and the caller runs them.
+  // Call for a refused request. Returns the requests whose turn it is now, perhaps this one: they already count, and the caller runs them.
   [[nodiscard]] std::vector<Begin> wait(uint64_t bytes, Begin begin) {
     std::lock_guard lock(mutex_);
     waiting_.emplace_back(bytes, std::move(begin));

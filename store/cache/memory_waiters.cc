@@ -23,7 +23,7 @@ void MemoryWaiters::add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_
   count_.fetch_add(1);
 }
 
-// The first of them, before a reader of that number. Not while the writers' line is being tried.
+// True if the first writer goes before a reader with that number. Not called while the writers' line is being tried.
 bool MemoryWaiters::writer_comes_first(uint64_t before_number, int64_t now_ns) {
   uint64_t lacks = 0;
   {
@@ -44,7 +44,7 @@ bool MemoryWaiters::resume(int64_t now_ns) {
   bool any = resume_line(Kind::kReader, look_at_all, now_ns);
   if (resume_line(Kind::kWriter, look_at_all, now_ns)) {
     any = true;
-    resume_line(Kind::kReader, false, now_ns);  // those that let a writer go first
+    resume_line(Kind::kReader, false, now_ns);  // the readers that let a writer go first
   }
   readers_pause_ = writer_comes_first(UINT64_MAX, now_ns);
   return any;
@@ -83,7 +83,7 @@ bool MemoryWaiters::resume_line(Kind kind, bool look_at_all, int64_t now_ns) {
   return any;
 }
 
-// The first of a line goes on when memory comes back. If none can, its wait is a fault of this program, or of the options.
+// The first of a line goes on when memory comes back. If none can come back, the wait is a fault of this program or of the options.
 void MemoryWaiters::look_for_stuck(std::deque<Entry>& line, Kind kind, int64_t now_ns) {
   Entry& first = line.front();
   if (first.told || now_ns - first.since_ns < kStuckNs || !rules_.nothing_moves()) return;

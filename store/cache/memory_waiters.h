@@ -1,14 +1,15 @@
-// The requests that wait for memory, in the order in which they came: those that read in one line, those that write in another.
+// The requests that wait for memory, in order of arrival: reads in one line, writes in another.
 //
-// A request that waits holds nothing. It is given the memory for all that it lacks at once, or none, and only then are the
-// bytes that it has in RAM already kept from being given up. So any set of requests goes on as long as there is memory for one.
+// A waiting request holds nothing. It gets the memory for everything it lacks at once, or none, and only then are the bytes that it already
+// has in RAM kept from being dropped. So any set of requests makes progress as long as there is memory for one.
 //
-// Memory goes to the first of a line; the others are looked at too when something has arrived in RAM, for one that lacks nothing
-// any more is answered whatever its place. Readers come first: what they need is little, and comes back as soon as the volume has
-// answered. A writer that came before them, and that nothing keeps out but the memory of reads under way, is not passed any
-// more; for a tenth of a second at a time, lest all wait for a writer that finds no memory after all.
+// Memory goes to the first of a line. When something has arrived in RAM the others are tried too, because a request that lacks nothing any
+// more is answered whatever its place. Readers come first: they need little, and it comes back as soon as the volume has answered. If only
+// the memory of reads under way keeps an earlier writer out, readers let it go first; for a tenth of a second at a time, so that a writer
+// that finds no memory after all does not block everything.
 //
-// Where the volume takes nothing for long no memory comes back from what is dirty. A request that finds none then is told so, whatever
+// If the volume takes nothing for long, dirty bodies give no memory back. A request that then finds none is refused, whatever its place: a
+// writer at once, a reader after 10 s, because the memory that readers wait for mostly comes back all the same.
 // its place: a writer at once, a reader once it has waited for 10 s, for what readers wait for mostly comes back all the same.
 #pragma once
 
@@ -29,36 +30,36 @@ namespace kvcachefs {
 class MemoryWaiters {
  public:
   enum class Kind : uint8_t { kReader, kWriter };
-  // One try of a request to go on.
+  // One attempt of a request to go on.
   struct Try {
     bool may_take = true;      // memory; false: it goes on only if it lacks none
-    uint64_t lacks_bytes = 0;  // told by a try that was refused
+    uint64_t lacks_bytes = 0;  // set by an attempt that was refused
   };
-  // True: the request goes on. Called with no lock held; it must not block.
+  // Returns true if the request goes on. Called with no lock held; must not block.
   using Retry = std::move_only_function<bool(Try&)>;
-  // Called in place of a Retry, once, and like one: the request ends with this error.
+  // Called once in place of a Retry, under the same rules: the request ends with this error.
   using GiveUp = std::move_only_function<void(Error)>;
-  // What the store knows of its memory.
+  // Questions about memory that the owner answers.
   struct Rules {
-    // A writer that lacks so many bytes would have them when the reads that are under way have ended.
+    // True if a writer that lacks so many bytes would have them after the reads under way have ended.
     std::function<bool(uint64_t lacks_bytes)> has_room_without_reads;
-    // Nothing is dirty and nothing is being read: no event will bring memory back.
+    // True if nothing is dirty and nothing is being read: no event will bring memory back.
     std::function<bool()> nothing_moves;
-    // Why to wait is of no use: the volume takes nothing for long. Nothing: it may be.
+    // Why waiting is useless: the volume takes nothing for long. nullopt: it may help.
     std::function<std::optional<Error>()> no_use = [] { return std::nullopt; };
   };
 
-  // Set once before use.
+  // Call once before use.
   void set_rules(Rules rules) { rules_ = std::move(rules); }
 
-  // Whether one that comes now may take memory at once.
+  // True if a request that comes now may take memory at once.
   bool may_take_now(Kind kind) const {
     if (count_.load(std::memory_order_relaxed) == 0) return true;
     return kind == Kind::kReader && counts_[0].load(std::memory_order_relaxed) == 0 && !readers_pause_.load(std::memory_order_relaxed);
   }
   bool nobody_waits() const { return count_.load(std::memory_order_relaxed) == 0; }
   uint64_t count() const { return count_.load(); }
-  // What the first reader was refused, 0 if none waits: writers leave it that much.
+  // The bytes that the first reader was refused, 0 if none waits: writers leave it that much.
   uint64_t first_reader_lacks_bytes() const { return first_reader_lacks_.load(std::memory_order_relaxed); }
 
   void add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry, GiveUp give_up);
@@ -66,17 +67,17 @@ class MemoryWaiters {
   void note_arrival() {
     if (count_.load(std::memory_order_relaxed) > 0) look_at_all_.store(true, std::memory_order_relaxed);
   }
-  // Tries those that wait; true if one went on. By one thread at a time, with no lock held.
+  // Tries the waiting requests; returns true if one went on. One thread at a time, with no lock held.
   bool resume(int64_t now_ns);
 
  private:
   struct Entry {
-    uint64_t number;  // in the order in which they came
+    uint64_t number;  // in order of arrival
     ObjectId object;
     uint64_t lacks_bytes;
     int64_t since_ns;
     bool told = false;
-    int64_t first_since_ns = INT64_MIN;  // readers let it go first
+    int64_t first_since_ns = INT64_MIN;  // since when readers let it go first
     Retry retry;
     GiveUp give_up;
   };
@@ -89,7 +90,7 @@ class MemoryWaiters {
   std::array<std::atomic<uint64_t>, 2> counts_{};
   std::atomic<uint64_t> first_reader_lacks_{0};
   std::atomic<bool> readers_pause_{false}, look_at_all_{false};
-  LeafMutex mutex_;  // a leaf. Guards:
+  LeafMutex mutex_;  // a leaf. Guards the rest:
   uint64_t next_number_ = 0;
   std::array<std::deque<Entry>, 2> lines_;
 };

@@ -1,4 +1,4 @@
-// The lines of those that wait for memory, over a pool that is a number.
+// The lines of requests that wait for memory, over a pool that is just a number.
 #include "store/cache/memory_waiters.h"
 
 #include <optional>
@@ -19,7 +19,7 @@ class Lines : public ::testing::Test {
                         .nothing_moves = [this] { return nothing_moves_; },
                         .no_use = [this] { return no_use_; }});
   }
-  // `lacks` is looked at each time: what a request needs may come by itself.
+  // `lacks` is read each time: the memory that a request needs may come by other means.
   void add(Kind kind, const std::string& name, const uint64_t& lacks) {
     waiters_.add(kind, ObjectId{1}, lacks, now_ns_, [this, kind, name, &lacks](MemoryWaiters::Try& attempt) {
       attempt.lacks_bytes = lacks;
@@ -74,7 +74,7 @@ TEST_F(Lines, OneThatLacksNothingAnyMoreGoesOnWhateverItsPlace) {
   EXPECT_EQ(waiters_.count(), 2u);
 }
 
-// One that nobody gives memory must not keep those behind it from being told.
+// A request that gets no memory must not keep those behind it from being refused.
 TEST_F(Lines, WhereTheVolumeTakesNothingEachIsToldWhateverItsPlace) {
   const uint64_t one = 1, much = 10;
   add(Kind::kReader, "reader", much);
@@ -90,7 +90,7 @@ TEST_F(Lines, WhereTheVolumeTakesNothingEachIsToldWhateverItsPlace) {
   EXPECT_EQ(resume(), Names{"reader: dead"});
   EXPECT_EQ(waiters_.first_reader_lacks_bytes(), 10u);
   free_ = 10;
-  EXPECT_EQ(resume(), Names{"later"});  // what it waited for has come
+  EXPECT_EQ(resume(), Names{"later"});  // the unit it waited for has arrived
   EXPECT_TRUE(waiters_.nobody_waits());
 }
 
@@ -102,7 +102,7 @@ TEST_F(Lines, ReadersThatCameBeforeGoFirst) {
   EXPECT_EQ(resume(), (Names{"reader", "writer"}));
 }
 
-// Reads that follow each other without a pause would have all the memory for ever.
+// Otherwise reads that follow each other without a pause would take all the memory for ever.
 TEST_F(Lines, AWriterThatReadsAloneKeepOutIsNotPassedAnyMore) {
   const uint64_t one = 1, two = 2;
   free_ = 1;
@@ -111,7 +111,7 @@ TEST_F(Lines, AWriterThatReadsAloneKeepOutIsNotPassedAnyMore) {
   EXPECT_EQ(resume(), Names{});
   EXPECT_FALSE(waiters_.may_take_now(Kind::kReader));
   add(Kind::kReader, "reader", one);
-  EXPECT_EQ(resume(), Names{});  // though it would find what it lacks
+  EXPECT_EQ(resume(), Names{});  // although it would find what it lacks
   free_ = 2;                     // the first of the reads has ended
   reading_ = 3;
   EXPECT_EQ(resume(), Names{"writer"});
@@ -120,7 +120,7 @@ TEST_F(Lines, AWriterThatReadsAloneKeepOutIsNotPassedAnyMore) {
   EXPECT_EQ(resume(), Names{"reader"});
 }
 
-// It would not help the writer, and a restore would go at the speed at which the volume takes what was written.
+// Waiting for the writer would not help it, and a restore would go at the speed at which the volume takes written bytes.
 TEST_F(Lines, AWriterThatWaitsForTheVolumeIsPassed) {
   const uint64_t one = 1, two = 2;
   free_ = 1;
@@ -132,7 +132,7 @@ TEST_F(Lines, AWriterThatWaitsForTheVolumeIsPassed) {
   EXPECT_EQ(resume(), Names{"reader"});
 }
 
-// It was thought to have room, and finds none: others go on.
+// The writer seemed to have room, and finds none: others go on.
 TEST_F(Lines, AWriterGoesFirstForATenthOfASecondAtATime) {
   const uint64_t one = 1, two = 2;
   free_ = 1;

@@ -31,7 +31,7 @@ void PageWarmer::stop() {
 }
 
 void PageWarmer::run() {
-  // Behind all other threads: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
+  // Runs after all other threads: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   parts_.first();
   while (true) {

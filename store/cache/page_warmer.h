@@ -1,5 +1,4 @@
-// Clears pages before a request waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
-// to back it first.
+// Clears pages before a request needs them: the first touch of a huge page takes a millisecond, and twenty if a host has to back it first.
 #pragma once
 
 #include <atomic>
@@ -18,7 +17,7 @@ class PageWarmer {
   struct Parts {
     MemoryPool& pool;
     MemoryFiles& files;
-    std::function<void()> first;  // runs once on the thread, before all else
+    std::function<void()> first;  // runs first and once on the thread
   };
   explicit PageWarmer(Parts parts) : parts_(std::move(parts)) {}
   ~PageWarmer() { stop(); }
@@ -26,9 +25,9 @@ class PageWarmer {
   void start();
   void stop();
   void kick() { wakeup_.wake(); }
-  // Half of what lay ready was taken: not before, so that a restore that finds enough is not disturbed.
+  // True once half of the ready pages were taken: not before, so that a restore that finds enough is not disturbed.
   bool is_due() const;
-  // RAM to have ready ahead of need.
+  // The RAM to have ready ahead of need.
   uint64_t ahead_bytes() const;
 
  private:

@@ -16,7 +16,7 @@ void Resumer::start() {
   thread_ = start_thread("kvc-resumer", [this] { run(); });
 }
 
-// Answers that come after it still wait for give_answers(): the owner drains them.
+// Answers that arrive after this wait for give_answers(): the owner drains them.
 void Resumer::stop() {
   {
     std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// Resumes requests that wait for memory, and gives answers that may block, on a thread of its own.
+// Resumes requests that wait for memory, and gives answers that may block, on its own thread.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,13 @@
 
 namespace kvcachefs {
 
-// Thread-safe. One thread, kvc-resumer; without it (tests) the owner calls resume() and answers come at once.
+// Thread-safe. One thread, kvc-resumer; without it (tests) the owner calls resume(), and answers are given at once.
 class Resumer {
  public:
   using Answer = std::move_only_function<void()>;
   struct Parts {
     Clock& clock;
-    std::function<void()> hurry;  // has dirty bytes written, which gives memory back; must not block
+    std::function<void()> hurry;  // starts writing dirty bytes out, which gives memory back; must not block
   };
   explicit Resumer(Parts parts) : parts_(std::move(parts)) {}
   ~Resumer() { stop(); }
@@ -27,15 +27,15 @@ class Resumer {
 
   MemoryWaiters& waiters() { return waiters_; }
   const MemoryWaiters& waiters() const { return waiters_; }
-  // The request waits; it is looked at once more soon, for memory may have come back since the refusal.
+  // Queues the request; it is tried again soon, because memory may have come back since the refusal.
   void wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry, MemoryWaiters::GiveUp give_up);
-  // Or may have. Never blocks.
+  // Memory came back, or may have. Never blocks.
   void memory_came_back();
-  // From a thread of the volume, which must not block.
+  // For a thread of the volume, which must not block.
   void answer_later(Answer answer);
 
   bool resume() { return waiters_.resume(parts_.clock.monotonic_ns()); }
-  // Those that were left to this thread, by the thread that calls.
+  // Gives the queued answers, on the caller's thread.
   void give_answers();
 
  private:

@@ -33,7 +33,7 @@ TEST(Resumer, GivesAnswersAndTriesARequestUntilItsMemoryIsThere) {
     gone_on.set_value();
     return true;
   }, [](const Error& why) { ADD_FAILURE() << why.message; });
-  while (tries < 3) std::this_thread::yield();  // also without an event: memory may come back unseen
+  while (tries < 3) std::this_thread::yield();  // also without an event: memory may come back unnoticed
   memory = true;
   resumer.memory_came_back();
   gone_on.get_future().get();
@@ -41,7 +41,7 @@ TEST(Resumer, GivesAnswersAndTriesARequestUntilItsMemoryIsThere) {
   resumer.stop();
   bool late = false;
   resumer.answer_later([&] { late = true; });
-  EXPECT_FALSE(late);  // what comes after the thread is for the owner to give
+  EXPECT_FALSE(late);  // the owner gives answers that arrive after the thread's end
   resumer.give_answers();
   EXPECT_TRUE(late);
 }

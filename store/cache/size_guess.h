@@ -1,4 +1,4 @@
-// How large a body will be that is being created: clients do not say, but bodies of one kind are of one size.
+// Guesses the final size of a body that is being created: clients do not announce it, but bodies of one kind have one size.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace kvcachefs {
 // Thread-safe: a leaf mutex.
 class SizeGuess {
  public:
-  // A body of the kind `key` (a stem of names, or a thread that writes) was closed with this size.
+  // A body of the kind `key` (a stem of names, or a writing thread) was closed with this size.
   void note(uint64_t key, uint64_t size_bytes) {
     constexpr size_t kMostKinds = 4096;
     if (size_bytes == 0) return;
@@ -22,7 +22,7 @@ class SizeGuess {
     Sizes& sizes = sizes_.try_emplace(key, Sizes{size_bytes, size_bytes}).first->second;
     sizes = {size_bytes, sizes.last};
   }
-  // 0: nothing is known. Where sizes change, the smaller one: too little is only slower, too much takes memory.
+  // Returns 0 if unknown. If sizes vary, the smaller one: too little is only slower, too much takes memory.
   uint64_t of(uint64_t key) const {
     std::lock_guard lock(mutex_);
     auto found = sizes_.find(key);

@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// Mapped for itself: what a heap has once had for so many large pieces does not all come back to the machine.
+// Maps the memory separately: a heap would not return all the memory of so many large pieces to the machine.
 Status WaitingBytes::Kept::take_memory() {
   void* data = mmap(nullptr, align_up(size_, kBlockBytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) return fail_errno(ENOMEM, fmt::format("memory for a write of {} that has to wait", format_size(size_)));
@@ -38,7 +38,7 @@ WaitingBytes::Kept::~Kept() {
     if (--of_.slots_used_ > 0) return;
     of_.free_slots_.clear();
     of_.room_.release(std::exchange(of_.slots_, 0) * kSlotBytes);
-    empty = std::move(of_.file_);  // it has no name: its space comes back when it is closed, after the lock
+    empty = std::move(of_.file_);  // it has no name: closing it, after the lock, frees its space
   }
 }
 
@@ -81,11 +81,11 @@ Result<FilePtr> WaitingBytes::file() {
     if (file_) return file_;
   }
   const auto make = [this] {
-    static_cast<void>(volume_->remove_file(path_));  // of a daemon that died in between
+    static_cast<void>(volume_->remove_file(path_));  // left by a daemon that died in between
     return volume_->open(path_, {.writable = true, .create_exclusive = true});
   };
   auto made = make();
-  if (!made && made.error().code == Code::kExists) made = make();  // another thread has just made it, and has not removed its name yet
+  if (!made && made.error().code == Code::kExists) made = make();  // another thread has just made it and not removed its name yet
   if (made) {
     static_cast<void>(volume_->remove_file(path_));
     std::lock_guard lock(mutex_);
@@ -93,7 +93,7 @@ Result<FilePtr> WaitingBytes::file() {
     return file_;
   }
   std::lock_guard lock(mutex_);
-  if (file_) return file_;  // another was faster
+  if (file_) return file_;  // another thread was faster
   return std::unexpected(std::move(made).error());
 }
 

@@ -1,13 +1,12 @@
-// The bytes of writes that wait, for memory, for room or for their turn. They came with the request, lie outside the pool, and
-// cannot be refused: the kernel has handed them over, and to take no further request would keep out reads and names as well. So
-// a fixed amount of them is kept in RAM, and beyond that they are parked in a file of the volume, which has no name.
+// The bytes of writes that wait for memory, for room or for their turn. They came with the request, lie outside the pool, and cannot be
+// refused: the kernel has handed them over, and accepting no more requests would keep out reads and names as well. So a fixed amount of
+// them is kept in RAM, and more are parked in a file of the volume that has no name.
 //
-// What is parked is set aside of the capacity (Room), like bodies, and only where as much is left for the bodies that those writes
-// are for. Where there is no such room it stays in RAM, up to a second bound; beyond that the write fails, as without space where
-// that is the reason.
+// Parked bytes are reserved from the capacity (Room), like bodies, and only if as much room is left for the bodies that those writes belong
+// to. Otherwise they stay in RAM, up to a second bound; beyond that the write fails, with ENOSPC if lack of space is the reason.
 //
-// To park one blocks the caller on the volume, for a write of the size of a request into its page cache. That is the only thing
-// that holds requests back here, and it ends without another request of the kernel.
+// Parking blocks the caller on the volume, for a write of one request's size into its page cache. Nothing else delays requests here, and it
+// ends without another request of the kernel.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +27,9 @@ namespace kvcachefs {
 class WaitingBytes {
  public:
   static constexpr uint64_t kMostBytes = 64ull << 20;            // in RAM, before any are parked
-  static constexpr uint64_t kMostUnparkedBytes = 160ull << 20;  // in RAM where the volume takes none
+  static constexpr uint64_t kMostUnparkedBytes = 160ull << 20;  // in RAM if the volume takes none
 
-  // The bytes of one write. Does not outlive the WaitingBytes.
+  // The bytes of one write. Must not outlive the WaitingBytes.
   class Kept {
    public:
     Kept(WaitingBytes& of, size_t bytes) : of_(of), size_(bytes) {}
@@ -38,10 +37,10 @@ class WaitingBytes {
     Kept(const Kept&) = delete;
     Kept& operator=(const Kept&) = delete;
     bool in_memory() const { return data_ != nullptr; }
-    std::span<const std::byte> bytes() const { return {data_, size_}; }  // of what is in memory
-    // Reads what is parked; blocks on the volume. By the request whose turn it is.
+    std::span<const std::byte> bytes() const { return {data_, size_}; }  // only when in memory
+    // Reads parked bytes back; blocks on the volume. Call when it is the request's turn.
     Status load();
-    // Gives the memory up of what is parked as well.
+    // Frees the memory of bytes that are parked as well.
     void unload();
 
    private:
@@ -51,17 +50,17 @@ class WaitingBytes {
     WaitingBytes& of_;
     const size_t size_;
     std::byte* data_ = nullptr;
-    uint64_t slot_ = UINT64_MAX;  // of the file
+    uint64_t slot_ = UINT64_MAX;  // in the file
     uint64_t checksum_ = 0;
   };
 
-  // Of the volume, for what is parked. Thread-safe; called with the lock held.
+  // Room on the volume for parked bytes. Thread-safe; called with the lock held.
   struct Room {
-    std::function<uint64_t()> room_bytes;  // what could be set aside now
+    std::function<uint64_t()> room_bytes;  // could be reserved now
     std::function<bool(uint64_t)> try_reserve;
     std::function<void(uint64_t)> release;
   };
-  // `path` of the file, on the volume.
+  // `path` of the file on the volume.
   WaitingBytes(std::shared_ptr<Volume> volume, Room room, std::string path, uint64_t most_bytes = kMostBytes,
                uint64_t most_unparked_bytes = kMostUnparkedBytes)
       : volume_(std::move(volume)),
@@ -70,7 +69,7 @@ class WaitingBytes {
         most_bytes_(most_bytes),
         most_unparked_bytes_(most_unparked_bytes) {}
 
-  // A copy. No lock held; may block as said above. Fails where neither memory nor the volume takes it.
+  // Copies the bytes. Call with no lock held; may block as described above. Fails if neither memory nor the volume takes them.
   Result<std::unique_ptr<Kept>> keep(std::span<const std::byte> bytes);
 
   uint64_t memory_bytes() const;
@@ -86,7 +85,7 @@ class WaitingBytes {
   const Room room_;
   const std::string path_;
   const uint64_t most_bytes_, most_unparked_bytes_;
-  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // Guards:
+  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // Guards the rest:
   uint64_t memory_bytes_ = 0;
   FilePtr file_;
   uint64_t slots_ = 0, slots_used_ = 0;

@@ -57,7 +57,7 @@ TEST(WaitingBytesTest, BeyondTheBoundTheyLieInAFileWithoutAName) {
   EXPECT_GT(parked, 8);
   EXPECT_GE(capacity.reserved_bytes, waiting.parked_bytes());
   EXPECT_LE(waiting.memory_bytes(), 4 * kMiB);
-  // What is free is used again.
+  // Free slots are used again.
   const uint64_t before = waiting.parked_bytes();
   for (size_t i = 1; i < kept.size(); i += 2) kept[i] = nullptr;
   for (size_t i = 1; i < kept.size(); i += 2) {

@@ -8,7 +8,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kRowsAtOnce = 512;  // clients wait for the lock meanwhile
+constexpr size_t kRowsAtOnce = 512;  // per lock, because clients wait for it
 constexpr size_t kLinksAtOnce = 256;
 constexpr size_t kMostAnnouncedDirectories = 16384;
 
@@ -16,7 +16,7 @@ ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
   options.planner.ahead_max_bytes = ahead_bytes;
   options.planner.total_max_bytes = total_bytes;
-  options.planner.max_loads_per_plan = 8;  // the lock is held for a plan
+  options.planner.max_loads_per_plan = 8;  // the lock is held during a plan
   return options;
 }
 }  // namespace
@@ -60,7 +60,7 @@ void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::st
   pass_on_announcement(parent, key, id);
 }
 
-// The place that was announced for a directory is that of the first file in it; or in the first directory in it.
+// A directory's announced position passes to the first file in it, or to the first directory in it.
 void AccessTracker::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id) {
   if (!chains_.announced(key)) {
     const auto of_parent = announced_directories_.extract(parent);

@@ -1,8 +1,8 @@
-// What clients did, told from any thread, and what follows from it: which bodies to read ahead, in which order to lay out what
-// is sealed together, which rows of successors changed. Reads nothing itself. Wraps the pure logic of this room with the one
-// lock that it wants, and keeps the stems of names that were used lately.
+// Learns from the accesses of clients, reported from any thread, and derives from them which bodies to read ahead, in which order
+// to lay out bodies that are sealed together, and which rows of successors changed. Reads nothing itself. Wraps the pure logic of
+// this room with its one lock, and keeps the stems of recently used names.
 //
-// Lock: mutex_ (rank kAccesses). The row loader that was handed in runs under it: it may look up one row of the index.
+// Lock: mutex_ (rank kAccesses). The given row loader runs under it: it may look up one row of the index.
 #pragma once
 
 #include <atomic>
@@ -27,37 +27,37 @@ namespace kvcachefs {
 
 class AccessTracker {
  public:
-  // The row of successors that is stored for a body, if there is one. Called with mutex_ held.
+  // Returns the stored row of successors of a body, if any. Called with mutex_ held.
   using FindRow = std::function<std::optional<SuccessorsRecord>(ObjectId)>;
   AccessTracker(FindRow find_row, uint64_t ahead_bytes, uint64_t total_bytes);
 
-  // Called, without the lock, when plan() has something to say. Must not block. Set before use.
+  // `kick` is called, without the lock, when plan() has work. It must not block. Call before use.
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
-  // Told of what this is told of, before it is taken in here. Set before use; they outlive this.
+  // Listeners get every report first. Call before use; the listeners must outlive this object.
   void set_listeners(std::vector<AccessListener*> listeners) { listeners_ = std::move(listeners); }
-  void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
+  void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // limits for one reader (0: no read-ahead) and for all
 
-  // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
+  // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if unknown.
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
               int64_t now_ns);
-  // `name` is one of directory `id` from now on: made, or renamed to. Clients need not look it up to use it.
+  // `name` is a name of directory `id` from now on: made, or renamed to. Clients need not look it up to use it.
   void directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id);
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
-  // An open that changed it ends. Takes no lock but the listeners' own.
+  // An open that changed the object ends. Takes only the listeners' own locks.
   void written(ObjectId id, uint64_t size_bytes) {
     for (AccessListener* listener : listeners_) listener->written(id, size_bytes);
   }
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
-  // The order in which to lay out what is sealed together; learned as write order.
+  // Returns the order in which to lay out bodies that are sealed together, and learns it as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 
   struct Loaded {
     ObjectId id;
     uint64_t bytes = 0;
-    int64_t begun_ns = 0;  // when its read was
+    int64_t begun_ns = 0;  // when its read began
   };
   void loaded(std::span<const Loaded> bodies, int64_t now_ns);
   void skipped(ObjectId id, SkipReason reason);
@@ -65,16 +65,16 @@ class AccessTracker {
   void deleted(ObjectId id);
   bool about_to_be_used(ObjectId id);
   Plan plan(int64_t now_ns, uint64_t free_bytes);
-  std::optional<int64_t> deadline();  // for plan() to be called though nothing happens
+  std::optional<int64_t> deadline();  // when to call plan() although nothing happens
   std::vector<SuccessorsRecord> changed_rows(size_t most);
   std::vector<SuccessorsRecord> changed_rows_of(std::span<const ObjectId> ids);
-  void not_kept(std::span<const SuccessorsRecord> rows);  // of those: they are changed as before
+  void not_kept(std::span<const SuccessorsRecord> rows);  // these rows were not persisted: they count as changed again
   PrefetchTotals totals();
   ChainsSummary summary(int64_t now_ns);
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 
  private:
-  // mutex_ held
+  // Caller holds mutex_.
   NameStem stem_of(ObjectId parent, std::string_view name);
   void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
   void pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id);
@@ -85,9 +85,9 @@ class AccessTracker {
   Mutex<LockRank::kAccesses> mutex_;
   Chains chains_;
   StemMemory directory_stems_;
-  StemMemory file_stems_;  // of what was probed, created or opened lately
-  // Directories whose names were announced, until something is published in them: a client that asks for a path learns of the
-  // first directory that is absent, and never asks for the name of the file.
+  StemMemory file_stems_;  // of files probed, created or opened lately
+  // Directories whose names were announced, until a file is published in them: a client that asks for a path stops at the first
+  // absent directory, and never asks for the file's name.
   std::unordered_map<ObjectId, ChainKey> announced_directories_;
   uint64_t arrivals_ = 0;
 };

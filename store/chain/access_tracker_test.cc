@@ -54,7 +54,7 @@ TEST(AccessTracker, PlansWhatFollowedTheLastTimeAlsoAfterTheRowsWereStored) {
     stored.keep(tracker.changed_rows(1000));
   }
   ASSERT_FALSE(stored.rows.empty());
-  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);  // another life
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);  // the next run
   bool kicked = false;
   tracker.set_kick([&] { kicked = true; });
   now_ns += 60'000'000'000;

@@ -49,7 +49,7 @@ void PrefetchAccounting::read(ObjectId id) {
 void PrefetchAccounting::removed(ObjectId id) {
   auto found = entries_.find(id);
   if (found == entries_.end()) return;
-  // Its load is queued or under way, and ends by itself.
+  // Its load is queued or in flight, and will end on its own.
   if (found->second.state == PrefetchState::kPlanned || found->second.state == PrefetchState::kAwaited) return;
   if (found->second.state == PrefetchState::kLoaded) totals_.wasted_bytes += found->second.bytes;
   entries_.erase(found);

@@ -12,7 +12,7 @@ Announcements::Name& Announcements::entry(ChainKey key, int64_t now) {
   return found != names_.end() ? found->second : renewed(key, now);
 }
 
-// At the back of the queue, wherever it was.
+// Puts the name at the back of the queue.
 Announcements::Name& Announcements::renewed(ChainKey key, int64_t now) {
   Name& name = names_[key];
   name.noted_at = now;
@@ -51,10 +51,10 @@ void Announcements::retract(ChainKey key) {
   const Name name = found->second;
   if (auto after = name.next.valid() ? names_.find(name.next) : names_.end();
       after != names_.end() && after->second.previous == key) {
-    found->second.previous = {};  // it leads a list: only its own place is taken back
+    found->second.previous = {};  // it leads a list: only its own position is withdrawn
   } else {
     names_.erase(found);
-    if (!order_.empty() && order_.back().number == name.slot) order_.pop_back();  // as a rule; else it goes in its turn
+    if (!order_.empty() && order_.back().number == name.slot) order_.pop_back();  // the usual case; otherwise the slot goes in its turn
   }
   if (auto before = name.previous.valid() ? names_.find(name.previous) : names_.end();
       before != names_.end() && before->second.next == key) {
@@ -72,7 +72,7 @@ void Announcements::resolve(ChainKey key, ObjectId id, std::vector<std::pair<Obj
     return at == names_.end() ? ObjectId{} : at->second.id;
   };
   if (const ObjectId before = id_of(name.previous); before.valid()) links.emplace_back(before, id);
-  // `next` may have been announced after another name since (a branch): only its own `previous` counts.
+  // `next` may have been announced after another name since (a branch): only `next`'s own `previous` counts.
   if (const ObjectId after = id_of(name.next); after.valid() && names_.at(name.next).previous == key) {
     links.emplace_back(id, after);
   }

@@ -1,5 +1,5 @@
-// What probes of absent names announce: an engine asks for all blocks of a prompt in prefix order before it computes
-// and writes the missing ones, often in no order at all. The announced order is the true one.
+// Probes of absent names announce an order: an engine asks for all blocks of a prompt in prefix order before it computes and
+// writes the missing ones, often in arbitrary order. The announced order is the true one.
 #pragma once
 
 #include <cstddef>
@@ -19,18 +19,17 @@ class Announcements {
  public:
   explicit Announcements(size_t max_names = 131072, int64_t lifetime_ns = 3'600'000'000'000);
 
-  // `key` was probed right after `previous` (invalid: it began a burst). An object that exists is given by its id.
-  // The first announcement of a name that does not exist yet holds until nobody asked for it for its lifetime: the same
-  // names are asked for again, in any order, when they are written, which may be minutes later.
-  // False: it was announced before.
+  // `key` was probed right after `previous` (invalid: `key` began a burst). `previous_id`, `id`: of an object that exists. The
+  // first announcement of a name that does not exist yet holds until no client asked for the name for a lifetime: the same names
+  // are asked for again, in any order, when they are written, perhaps minutes later. Returns false if it was announced before.
   bool note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now);
-  // It was no announcement after all.
+  // The probe was no announcement after all.
   void retract(ChainKey key);
 
-  // `key` names `id` now. Appends the links (before, after) that this makes known.
+  // `key` now names `id`. Appends the links (before, after) that become known by that.
   void resolve(ChainKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links);
 
-  // What was probed just before `key`; invalid if it began a burst or was not announced.
+  // The name probed just before `key`; invalid if `key` began a burst or was not announced.
   ChainKey previous(ChainKey key) const;
   bool announced(ChainKey key) const { return names_.contains(key); }
   size_t size() const { return names_.size(); }
@@ -40,8 +39,8 @@ class Announcements {
     ChainKey previous;
     ChainKey next;
     ObjectId id;
-    int64_t noted_at = 0;  // last
-    uint64_t slot = 0;  // its number in the queue; another slot of the name is left over
+    int64_t noted_at = 0;  // the last time
+    uint64_t slot = 0;  // its number in the queue; slots with another number are stale
   };
   struct Slot {
     ChainKey key;
@@ -53,7 +52,7 @@ class Announcements {
   size_t max_names_;
   int64_t lifetime_ns_;
   std::unordered_map<ChainKey, Name> names_;
-  std::deque<Slot> order_;  // as they came, for forgetting
+  std::deque<Slot> order_;  // in order of arrival, for forgetting
   uint64_t last_slot_ = 0;
 };
 

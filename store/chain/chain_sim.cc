@@ -15,15 +15,15 @@ namespace kvcachefs::chain_sim {
 namespace {
 
 constexpr ObjectId kDirectory{77};
-constexpr uint64_t kProbeThread = 1;  // one for all requests, as in an engine's scheduler
+constexpr uint64_t kProbeThread = 1;  // one for all requests, like an engine's scheduler
 
 ObjectId object_of(uint64_t block) { return ObjectId::make(0, 1, block + 2); }
 ChainKey key_of(uint64_t block) { return chain_key(kDirectory, std::to_string(block)); }
-// One rank only: no name has siblings.
+// Only one rank: no name has siblings.
 const NameStem kStem{file_stem(kRootStem, "0123456789abcdef0123456789abcdef.bin").stem, 0};
 const NameStem kTemporaryStem = file_stem(kRootStem, "x.tmp");
 
-// Bodies in RAM: least recently used first out, what is about to be used last.
+// Bodies in RAM: the least recently used is evicted first, expected ones last.
 class Ram {
  public:
   Ram(uint64_t capacity_bytes, uint64_t chunk_bytes) : capacity_(std::max<uint64_t>(capacity_bytes / chunk_bytes, 8)) {}
@@ -36,7 +36,7 @@ class Ram {
     at_[id] = order_.begin();
   }
   bool over() const { return order_.size() > capacity_; }
-  // The victim, and whether it was expected (nothing else was near the end of the list).
+  // Returns the victim, and whether it was expected (no other was near the end of the list).
   std::pair<ObjectId, bool> evict(const std::function<bool(ObjectId)>& expected) {
     auto candidate = std::prev(order_.end());
     bool was_expected = expected(*candidate);
@@ -136,7 +136,7 @@ class Simulation {
     return found->second;
   }
 
-  // ---- A request: probe, read what is there, compute and write the rest -------------------------------------------
+  // ---- A request: probe, read the present blocks, compute and write the rest -----------------------------------------
   void next_request(size_t w) {
     if (next_ >= requests_.size() || next_ >= config_.max_requests) return;
     workers_[w] = Worker{};
@@ -182,7 +182,7 @@ class Simulation {
     }
   }
 
-  // Thread `t` reads chunk `i`; `end` bounds its own part, or is SIZE_MAX for a pool.
+  // Thread `t` reads chunk `i`; `end` ends its own part, or is SIZE_MAX for a pool.
   void read(size_t w, size_t t, size_t i, size_t end) {
     Worker& worker = workers_[w];
     if (i >= std::min(end, worker.hits)) {
@@ -293,7 +293,7 @@ class Simulation {
       if (ram_.contains(load.id)) {
         chains_.on_skipped(load.id, SkipReason::kResident);
       } else if (loading_.contains(load.id)) {
-        chains_.on_skipped(load.id, SkipReason::kResident);  // a reader fetches it already
+        chains_.on_skipped(load.id, SkipReason::kResident);  // a reader is already fetching it
       } else {
         loading_.insert(load.id);
         prefetch_.push_back({load.id, now_, true});
@@ -318,7 +318,7 @@ class Simulation {
     serve_volume();
   }
 
-  // Transfers one after the other, the latency overlaps.
+  // Transfers are served one after the other; latencies overlap.
   void serve_volume() {
     if (volume_busy_ || (demand_.empty() && prefetch_.empty())) return;
     auto& queue = demand_.empty() ? prefetch_ : demand_;
@@ -354,7 +354,7 @@ class Simulation {
   const std::vector<Request>& requests_;
   const Config& config_;
   std::mt19937_64 random_;
-  std::unordered_map<ObjectId, SuccessorRow> rows_;  // as the index would keep them
+  std::unordered_map<ObjectId, SuccessorRow> rows_;  // as the index would store them
   Chains chains_;
   Ram ram_;
   Report report_;

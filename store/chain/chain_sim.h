@@ -1,5 +1,5 @@
-// Test helper: engines that share one mount, replayed on a simulated clock, volume and RAM against Chains. Nothing is
-// read or written; what is measured is which reads found their bytes read ahead.
+// Test helper: replays engines that share one mount against Chains, with a simulated clock, volume and RAM. Nothing is read or
+// written; it measures which reads found their bytes prefetched.
 #pragma once
 
 #include <cstddef>
@@ -16,24 +16,24 @@ struct Request {
   double at_s = 0;
   std::vector<uint64_t> blocks;  // in prefix order; ids are unique over the whole trace
 };
-// One request a line ({"timestamp": ms, "hash_ids": [...]}) or one session a line ({"requests": [{"t": s, "hash_ids":
-// [...]}, ...]}, ids local to the session, sub-agents nested). In the order of their times.
+// Reads one request a line ({"timestamp": ms, "hash_ids": [...]}) or one session a line ({"requests": [{"t": s, "hash_ids":
+// [...]}, ...]}, ids local to the session, sub-agents nested). Returns them in order of time.
 Result<std::vector<Request>> read_trace(const std::string& path);
 
 enum class ReadPattern : uint8_t {
   kSerial,      // one thread, one chunk after another
-  kPool,        // `threads` take the next chunk each
-  kContiguous,  // each of `threads` reads its part of the prefix
+  kPool,        // each of `threads` takes the next chunk
+  kContiguous,  // each of `threads` reads its own part of the prefix
 };
 
 struct Config {
   uint64_t chunk_bytes = uint64_t{2} << 20;
   double ram_fraction = 0.1;  // of the distinct bytes
   size_t workers = 4;         // requests served at once
-  size_t threads = 4;         // for one request's reads, unless serial
+  size_t threads = 4;         // for the reads of one request, unless serial
   ReadPattern pattern = ReadPattern::kSerial;
-  bool probe = true;                // false: the client remembers names and just opens
-  bool random_store_order = false;  // blocks of one request are written in no order
+  bool probe = true;                // false: the client remembers names and opens them directly
+  bool random_store_order = false;  // blocks of one request are written in random order
   double volume_bytes_per_s = 2.0e9;
   int64_t volume_latency_ns = 200'000;
   double reader_bytes_per_s = 6.0e9;
@@ -49,18 +49,18 @@ struct Report {
   uint64_t requests = 0;
   uint64_t reread_bytes = 0;       // all bytes read back
   uint64_t beyond_bytes = 0;       // of these: beyond the first two chunks of a run
-  uint64_t from_recent_bytes = 0;  // of beyond_bytes: still in RAM since it was written or read before
+  uint64_t from_recent_bytes = 0;  // of beyond_bytes: still in RAM since they were written or read before
   uint64_t from_prefetch_bytes = 0;
   uint64_t late_bytes = 0;  // of from_prefetch_bytes: the reader waited for the rest of the load
   uint64_t from_demand_bytes = 0;
-  uint64_t evicted_expected_bytes = 0;  // left RAM although about to be used
-  PrefetchTotals totals;                // at the end, what lies unread in RAM counted as wasted
+  uint64_t evicted_expected_bytes = 0;  // left RAM although expected to be used soon
+  PrefetchTotals totals;                // at the end; bytes unread in RAM count as wasted
   uint64_t events = 0;
-  double ns_per_event = 0;           // wall time in Chains, planning included: a CPU figure on an idle machine only
-  uint64_t out_of_order_layout = 0;  // neighbours in flush order that are not neighbours in the prefix
+  double ns_per_event = 0;           // wall time in Chains with planning: equals CPU time only on an idle machine
+  uint64_t out_of_order_layout = 0;  // neighbours in flush order that are no neighbours in the prefix
   uint64_t laid_out = 0;
 
-  // Of the re-read bytes beyond the first two chunks of a run that RAM did not hold anyway.
+  // Shares of the re-read bytes beyond the first two chunks of a run that were not in RAM anyway.
   double prefetched_share() const;
   double used_share() const;
   std::string text() const;

@@ -1,5 +1,5 @@
 // chain_sim TRACE [chunk_bytes=N] [ram=F] [workers=N] [threads=N] [pattern=serial|pool|contiguous] [probe=0|1]
-//           [random=0|1] [bandwidth=BYTES/S] [latency_us=N] [requests=N]: what prefetch would do on that trace.
+//           [random=0|1] [bandwidth=BYTES/S] [latency_us=N] [requests=N]: simulates prefetch on that trace.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

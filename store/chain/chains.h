@@ -1,6 +1,6 @@
-// The room's face: all that the store tells about probes, creates, publications, opens, reads and loads goes in here,
-// and plans, layout orders and rows to persist come out. Single-threaded: the caller holds one lock around each call.
-// No call blocks, except in the loader of successor rows (one index lookup).
+// The logic behind the room's face: takes all reports of probes, creations, publications, opens, reads and loads, and returns
+// plans, layout orders and rows to persist. Single-threaded: the caller holds one lock around each call. No call blocks, except
+// in the loader of successor rows (one index lookup).
 #pragma once
 
 #include <cstddef>
@@ -32,24 +32,25 @@ class Chains {
  public:
   Chains(ChainsOptions options, SuccessorTable::Loader loader);
 
-  // `thread_id` is the caller's thread; `name` the stem of the name it uses (file_stem). Absent names: invalid id.
-  // `size_bytes` of the object, 0 if not known.
+  // `thread_id`: the client's thread; `name`: the stem of the name it uses (file_stem). An absent name has an invalid id.
+  // `size_bytes`: of the object, 0 if unknown.
   void on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now);
 
-  // `handle` = 0: a way of opening that has no handle. Later reads through the handle count for this stream.
+  // `handle` = 0: this kind of open has no handle. Later reads through the handle count for this stream.
   void on_open(uint64_t thread_id, NameStem name, uint64_t handle, ObjectId id, uint64_t size_bytes, int64_t now);
   void on_read(uint64_t handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
   void on_close(uint64_t handle, ObjectId id, int64_t now);
 
-  // The thread creates the name `key`, or renames to it. Before on_create and on_publish.
+  // The thread creates the name `key`, or renames to it. Call before on_create and on_publish.
   void on_made(uint64_t thread_id, NameStem name, ChainKey key);
-  // At create, with the stem of the name created (a temporary one, as a rule). The answer goes into LayoutItem.
+  // Call at create, with the stem of the created name (usually a temporary one). The result goes into LayoutItem.
   uint64_t on_create(uint64_t thread_id, NameStem name, int64_t now);
   // `key` names `id` from now on.
   void on_publish(ChainKey key, NameStem name, ObjectId id);
-  // Others asked for the name before: it has a place, which on_publish() tells of.
+  // True if clients asked for the name before: it has a position, which on_publish() uses.
   bool announced(ChainKey key) const { return announcements_.announced(key); }
-  // The order of one flush, learned as write order. Or in two steps: learn() may look up rows, and takes its time.
+  // The order of one flush, learned as write order. In two steps: order_of(), then learn(), which may look up rows and take its
+  // time.
   std::vector<ObjectId> lay_out(std::span<const LayoutItem> items);
   LayoutOrder order_of(std::span<const LayoutItem> items) { return layout_order(items, announcements_, write_tails_); }
   void learn(std::span<const std::pair<ObjectId, ObjectId>> write_links);

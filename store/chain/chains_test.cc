@@ -40,7 +40,7 @@ class Mount {
       chains.on_publish(key(n, rank), stem(n, rank), id(n, rank));
     }
     laid_out = chains.lay_out(items);
-    now += 3'000 * kMillisecond;  // what follows is another burst
+    now += 3'000 * kMillisecond;  // the next events are another burst
   }
   void write_chain(uint64_t first, uint64_t end, uint64_t rank = 0) { write(50 + rank, range(first, end), rank); }
   static std::vector<uint64_t> range(uint64_t first, uint64_t end) {
@@ -119,7 +119,7 @@ class Mount {
   Chains chains;
   int64_t now = 1'000 * kMillisecond;
   uint64_t chunk_bytes = kChunk;
-  uint64_t probed_bytes = 0;  // what a probe tells of the size
+  uint64_t probed_bytes = 0;  // the size that a probe reports
   uint64_t arrivals = 0;
   uint64_t handles = 0;
   uint64_t free_bytes = uint64_t{1} << 30;
@@ -163,7 +163,7 @@ TEST(Chains, TheChainIsKnownAfterARestart) {
 }
 
 TEST(Chains, ReadOrderAloneTeaches) {
-  Mount mount;  // written by another node, say
+  Mount mount;  // as if written by another node
   for (uint64_t n = 0; n < 30; ++n) EXPECT_FALSE(mount.read(7, n));
   mount.drop_ram();
   mount.wait(60'000 * kMillisecond);
@@ -185,8 +185,8 @@ TEST(Chains, AProbeBurstStartsTheReadsBeforeTheFirstOpen) {
   EXPECT_EQ(mount.planned.size(), 20u);
 }
 
-// What a client's create and rename look up themselves are no announcements: else each pause of a writer broke its chain.
-// Opened by name right after it was probed: the end of the list does not lead to its beginning.
+// Lookups that belong to a client's create or rename announce nothing: otherwise each pause of a writer would break its chain.
+// A client opens names right after it probed them: the end of the list must not lead to its beginning.
 TEST(Chains, AListThatIsGoneOverOnceMoreIsNoOrderOfItsOwn) {
   Mount mount;
   for (uint64_t n = 0; n < 16; ++n) mount.probe(1, n, true);
@@ -309,7 +309,7 @@ TEST(Chains, SmallChunksOfAProbedListAreReadAheadInLargeReads) {
   EXPECT_EQ(mount.planned.size(), 40u);
 }
 
-// One prompt asked again and again, with and without probes: each pass is read ahead, and the probed ones in large reads.
+// One prompt is requested again and again, with and without probes: each pass is prefetched, the probed ones in large reads.
 TEST(Chains, APromptAskedAgainAndAgainIsReadAheadEachTime) {
   constexpr uint64_t kChunks = 1000;
   Mount mount;
@@ -340,7 +340,7 @@ TEST(Chains, TheRestOfAProbedListIsReadAheadAtItsFirstAbsentName) {
   EXPECT_EQ(mount.planned.size(), 2u);
 }
 
-// The window counts bytes: what a probe tells of the size goes before what was seen of other names.
+// The window counts bytes: the size from a probe takes precedence over sizes seen for other names.
 TEST(Chains, AProbedListCountsWithTheSizesThatTheProbesSaw) {
   constexpr uint64_t kWindow = 8 << 20;
   const auto planned = [](uint64_t seen_bytes, uint64_t probed_bytes) {
@@ -371,7 +371,7 @@ TEST(Chains, EachObjectOfAProbedListCountsWithItsOwnSize) {
   EXPECT_EQ(mount.planned.size(), 9 + (kChunk - 8 * kSmall) / kSmall);
 }
 
-// What is expected through a chain alone has the size of its own kind, not that of what others read meanwhile.
+// An object expected only through a chain counts with the size of its own kind, not with that of other objects read meanwhile.
 TEST(Chains, SizesAreLearnedForEachKindOfName) {
   Mount mount;
   mount.chunk_bytes = kSmall;
@@ -398,7 +398,7 @@ TEST(Chains, WhatWasLoadedCountsWithItsTrueSize) {
   for (uint64_t n = 0; n < 100; ++n) mount.probe(1, n, true);
   mount.probe(1, 400, false);
   const size_t first = mount.planned.size();
-  mount.chunk_bytes = kSmall;  // it was taken for 1 MiB
+  mount.chunk_bytes = kSmall;  // it was assumed to have 1 MiB
   mount.finish_loads();
   mount.pump();
   EXPECT_GT(mount.planned.size(), first);
@@ -420,7 +420,7 @@ TEST(Chains, AProbedListEndsWhereTheProbesEnd) {
   for (uint64_t n = 0; n < 10; ++n) mount.probe(3, n, true);
   for (uint64_t n = 0; n < 10; ++n) mount.read(7, n);
   EXPECT_EQ(mount.planned_ids().size(), 10u);
-  // A reader that goes on all the same is followed again after one miss.
+  // A reader that continues all the same is followed again after one miss.
   EXPECT_FALSE(mount.read(7, 10));
   for (uint64_t n = 11; n < 20; ++n) EXPECT_TRUE(mount.read(7, n)) << n;
 }
@@ -468,7 +468,7 @@ TEST(Chains, TheOtherBranchIsFollowedWhenTheReaderTakesIt) {
   mount.read(7, 9);
   mount.planned.clear();
   EXPECT_FALSE(mount.read(7, 10));
-  EXPECT_GT(mount.cancelled, 0u);  // what was under way on the wrong branch
+  EXPECT_GT(mount.cancelled, 0u);  // the loads in flight on the wrong branch
   EXPECT_TRUE(mount.planned_ids().contains(Mount::id(11).value));
   for (uint64_t n = 11; n < 30; ++n) {
     mount.finish_loads();
@@ -492,7 +492,7 @@ TEST(Chains, AtAnOpenBranchNothingIsGuessed) {
   mount.read(7, 0);
   EXPECT_EQ(mount.planned_ids(), std::set<uint64_t>{Mount::id(1).value});
   mount.read(7, 1);
-  mount.read(7, 300);  // now it is known which prompt it is
+  mount.read(7, 300);  // now it is known which prompt is read
   for (uint64_t n = 301; n < 309; ++n) EXPECT_TRUE(mount.read(7, n)) << n;
 }
 
@@ -505,7 +505,7 @@ TEST_P(Readers, APoolSharesOneRun) {
   mount.write_chain(0, 400);
   std::mt19937_64 random(threads);
   size_t misses = 0;
-  for (uint64_t n = 0; n < 400; n += threads) {  // each takes the next one, in almost that order
+  for (uint64_t n = 0; n < 400; n += threads) {  // each thread takes the next chunk, in almost that order
     std::vector<uint64_t> round = Mount::range(n, std::min<uint64_t>(n + threads, 400));
     for (size_t i = 0; i + 1 < round.size(); i += 2) {
       if (random() % 2) std::swap(round[i], round[i + 1]);
@@ -547,7 +547,7 @@ TEST(Chains, ASecondEngineBehindTheFirstIsReadAheadToo) {
   Mount mount;
   mount.write_chain(0, 200);
   for (uint64_t n = 0; n < 100; ++n) mount.read(1, n);
-  mount.drop_ram();  // little RAM: what the first read is gone
+  mount.drop_ram();  // little RAM: the chunks read by the first reader are gone
   EXPECT_FALSE(mount.read(2, 0));
   for (uint64_t n = 1; n < 60; ++n) EXPECT_TRUE(mount.read(2, n)) << n;
 }
@@ -608,7 +608,7 @@ TEST(Chains, AReaderThatStopsStopsThePrefetch) {
   EXPECT_EQ(mount.chains.totals().cancelled_objects, under_way);
 }
 
-// What the reader of the chain opens next is the first that the volume does not give.
+// Returns the next chunk that the reader opens: the first one that the volume does not deliver.
 uint64_t read_until_the_volume_stalls(Mount& mount) {
   mount.write_chain(0, 500);
   uint64_t n = 0;
@@ -630,13 +630,13 @@ TEST(Chains, AReaderBehindAVolumeThatStallsHasNotStopped) {
     EXPECT_GT(*mount.chains.deadline(), mount.now) << "a store would call plan() again and again";
   }
   mount.finish_loads();
-  mount.wait(400 * kMillisecond);  // he copies what came
+  mount.wait(400 * kMillisecond);  // the reader copies what it got
   EXPECT_EQ(mount.cancelled, 0u);
   for (const uint64_t end = n + 8; n < end; ++n) EXPECT_TRUE(mount.in_ram.contains(Mount::id(n))) << n;
   EXPECT_TRUE(mount.read(7, n - 7));
   EXPECT_EQ(mount.chains.live_runs(), 1u);
   mount.finish_loads();
-  mount.wait(30'000 * kMillisecond);  // now he has
+  mount.wait(30'000 * kMillisecond);  // now the reader has stopped
   EXPECT_EQ(mount.chains.live_runs(), 0u);
 }
 
@@ -688,7 +688,7 @@ TEST(Chains, TheWindowGrowsWithBandwidthTimesLatency) {
     mount.instant = false;
     mount.demand_latency_ns = latency_ns;
     mount.write_chain(0, 4000);
-    for (int i = 0; i < 40; ++i) {  // demand loads elsewhere teach the estimator: 1 MiB each, `per_round` at once
+    for (int i = 0; i < 40; ++i) {  // demand loads elsewhere feed the estimator: 1 MiB each, `per_round` at once
       mount.now += latency_ns;
       for (uint64_t k = 0; k < per_round; ++k) {
         mount.chains.on_loaded(ObjectId{900'000 + k}, kChunk, latency_ns, mount.now);
@@ -708,7 +708,7 @@ TEST(Chains, TheWindowGrowsWithBandwidthTimesLatency) {
   EXPECT_GE(far, 40u);
 }
 
-// Four who share a run have four chunks in hand: with two ahead they would overtake what is read ahead.
+// Four threads that share a run hold four chunks: with two ahead they would overtake the read-ahead.
 TEST(Chains, TheWindowHoldsAChunkMoreThanThoseWhoReadTogether) {
   for (const uint64_t threads : {1, 2, 4, 12}) {  // with the last, each chunk has a thread of its own
     Mount mount;
@@ -717,7 +717,7 @@ TEST(Chains, TheWindowHoldsAChunkMoreThanThoseWhoReadTogether) {
     mount.write_chain(0, 40);
     for (uint64_t n = 0; n < 12; ++n) {
       mount.read(100 + n % threads, n, 0, 100 * kMillisecond);  // slower than the volume by far
-      for (ObjectId object : std::exchange(mount.loading, {})) {  // which gives one after the other
+      for (ObjectId object : std::exchange(mount.loading, {})) {  // which delivers one after the other
         mount.now += 10 * kMillisecond;
         mount.in_ram.insert(object);
         mount.chains.on_loaded(object, mount.chunk_bytes, kMillisecond, mount.now);
@@ -730,7 +730,7 @@ TEST(Chains, TheWindowHoldsAChunkMoreThanThoseWhoReadTogether) {
   }
 }
 
-// The mean of what came says little of the next two: they are read ahead together all the same.
+// The mean size of earlier chunks tells little about the next two: they are read ahead together all the same.
 TEST(Chains, TwoAtLeastAreReadAheadThoughTheyAreLargerThanTheMean) {
   Mount mount;
   mount.instant = false;
@@ -801,7 +801,7 @@ TEST(Chains, TheCapAndTheFreeMemoryHold) {
   EXPECT_TRUE(mount.planned.empty());
 }
 
-// A plan takes a few loads only: those that a reader waits for.
+// A plan has only a few loads: those that a reader waits for come first.
 TEST(Chains, RunsWithReadersGoBeforeGuesses) {
   ChainsOptions options;
   options.planner.max_loads_per_plan = 8;
@@ -867,13 +867,13 @@ TEST(Chains, WhereAllOfAChainIsPlannedNothingIsAskedForAgain) {
   read_small_chunks(mount);
   mount.write_chain(0, 100);
   uint64_t n = 0;
-  for (; n < 50; ++n) mount.read(1, n);  // more than half of the window is empty, and much is ahead still
+  for (; n < 50; ++n) mount.read(1, n);  // more than half of the window is empty, and many chunks are still ahead
   ASSERT_EQ(mount.planned_ids().size(), 99u);
   for (const uint64_t end = n + 10; n < end; ++n) {
     mount.chains.on_open(1, Mount::stem(n), ++mount.handles, Mount::id(n), kSmall, mount.now += kMillisecond);
     EXPECT_FALSE(mount.chains.wants_plan()) << n;
   }
-  mount.write(50, {99, 100, 101});  // it goes on
+  mount.write(50, {99, 100, 101});  // the list continues
   mount.now -= 3'000 * kMillisecond;  // without the pause after it
   mount.read(1, n);
   EXPECT_TRUE(mount.planned_ids().contains(Mount::id(100).value));
@@ -896,7 +896,7 @@ TEST(Chains, LateBytesAreCounted) {
   EXPECT_EQ(mount.chains.state(Mount::id(2)), PrefetchState::kNone);
 }
 
-// A reader of big bodies past the daemon: what is planned for him ends with `reason(n)` while he is at body n.
+// A reader that reads big bodies directly from the volume: the loads planned for it end with `reason(n)` while it is at body n.
 constexpr int kBigBodies = 64;
 template <class Reason, class Planned>
 void read_past_the_daemon(Mount& mount, Reason reason, Planned planned) {
@@ -918,7 +918,7 @@ void read_past_the_daemon(Mount& mount, Reason reason, Planned planned) {
   EXPECT_GE(mount.planned_ids().size(), kBigBodies - 2U);  // the first is read, the last of a chain may be left out
 }
 
-// Readers who take all from the volume themselves: nothing of it is held, so a plan may go further, and fewer are needed.
+// The readers read the volume directly: no RAM is taken, so each plan may go further, and fewer plans are needed.
 TEST(Chains, WhatIsOnlyOpenedIsPlannedManyAtATime) {
   Mount mount;
   int plans = 0;
@@ -926,7 +926,7 @@ TEST(Chains, WhatIsOnlyOpenedIsPlannedManyAtATime) {
   EXPECT_LE(plans, kBigBodies / 4);
 }
 
-// Once readers go through the page cache all that follows counts in full again.
+// Once readers go through the page cache, later objects count in full again.
 TEST(Chains, WhatIsNoLongerOnlyOpenedCountsInFull) {
   Mount mount;
   uint64_t most_ahead = 0;
@@ -996,7 +996,7 @@ TEST(Accounting, StatesAndTotals) {
   EXPECT_EQ(accounting.totals().wasted_bytes, 0u);
   EXPECT_EQ(accounting.size(), 0u);
   EXPECT_TRUE(accounting.planned(ObjectId{3}));
-  accounting.removed(ObjectId{3});  // an earlier copy: the load is still to come
+  accounting.removed(ObjectId{3});  // an earlier copy: its load is still to come
   EXPECT_EQ(accounting.state(ObjectId{3}), PrefetchState::kPlanned);
   EXPECT_TRUE(accounting.loaded(ObjectId{3}, 5));
   accounting.removed(ObjectId{3});
@@ -1026,12 +1026,12 @@ TEST(VolumeEstimator, FollowsAVolumeThatGetsSlower) {
   for (int i = 0; i < 300; ++i) volume.on_load(kChunk, 10 * kMillisecond, now += 10 * kMillisecond);
   EXPECT_LT(volume.bandwidth_bytes_per_s(), fast / 5);
   EXPECT_EQ(volume.base_latency_ns(), 10 * kMillisecond);
-  volume.on_load(0, 5, now);  // says nothing
+  volume.on_load(0, 5, now);  // tells nothing
   volume.on_load(5, 0, now);
   EXPECT_EQ(volume.base_latency_ns(), 10 * kMillisecond);
 }
 
-// Whatever happens: nothing is planned twice while under way, every byte is accounted for, memory stays bounded.
+// Whatever happens: no object is planned twice while in flight, every byte is accounted for, memory stays bounded.
 TEST(Chains, AnyEventsInAnyOrder) {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     std::mt19937_64 random(seed);

@@ -20,13 +20,13 @@ void VolumeEstimator::roll(int64_t now) {
   period_start_ = now;
 }
 
-// What had been delivered when a load that was issued at `when` began; `since` = when that was true.
+// The bytes delivered before a load issued at `when` began; `since` = the time of that count.
 uint64_t VolumeEstimator::delivered_before(int64_t when, int64_t& since) const {
   since = when;
   for (size_t back = 1; back <= history_size_; ++back) {
     const Completion& done = history_[(history_next_ + kHistory - back) % kHistory];
     if (done.at <= when) return done.delivered;
-    if (back == history_size_ && history_size_ == kHistory) {  // more completions since than are remembered
+    if (back == history_size_ && history_size_ == kHistory) {  // more completions since then than are remembered
       since = done.at;
       return done.delivered;
     }

@@ -1,6 +1,6 @@
-// How fast the volume is, from the loads that were done: the bandwidth it reached and the latency of an unloaded load.
-// Both are extremes over a sliding window (highest rate, lowest latency), so that queueing caused by the prefetch
-// itself does not make the window grow, and both follow a volume that gets slower within two periods.
+// Estimates the volume's speed from finished loads: its bandwidth, and the latency of a load without queueing. Both are extremes
+// over a sliding window (highest rate, lowest latency): queueing caused by the prefetch itself then does not widen the window,
+// and a volume that gets slower is noticed within two periods.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@ class VolumeEstimator {
 
   double bandwidth_bytes_per_s() const;  // kDefaultBandwidth until measured
   int64_t base_latency_ns() const;       // of an unloaded volume; kDefaultLatencyNs until measured
-  int64_t mean_latency_ns() const;       // as it is now, queueing included
+  int64_t mean_latency_ns() const;       // the present one, queueing included
   uint64_t bandwidth_delay_bytes() const;
 
   // Assumptions for the first loads: a local NVMe.
@@ -41,7 +41,7 @@ class VolumeEstimator {
   std::array<Completion, kHistory> history_{};
   size_t history_size_ = 0;
   size_t history_next_ = 0;
-  // [0] the running period, [1] the one before.
+  // [0]: the current period, [1]: the previous one.
   std::array<double, 2> best_rate_{};
   std::array<int64_t, 2> best_latency_{-1, -1};
   double mean_latency_ns_ = 0;

@@ -8,13 +8,13 @@
 namespace kvcachefs {
 namespace {
 
-// Pauses between the creates of one list: below the minimum never the end of it, above the maximum always. A writer is
-// held up for tens of milliseconds by a busy processor or a flush, and a link that is missing costs each cold reader a wait.
+// Pauses between the creates of one list: a pause below the minimum never ends it, one above the maximum always does. A busy
+// processor or a flush delays a writer by tens of milliseconds, and each missing link costs a cold reader a wait.
 constexpr int64_t kMinPauseNs = 100'000'000;
 constexpr int64_t kFirstPauseNs = 200'000'000;
 constexpr int64_t kMaxPauseNs = 1'000'000'000;
 constexpr size_t kMaxBursts = 4096;
-// Announced names missing from the batch (present before, or still being written) that are looked across.
+// Announced names missing from the batch (already present, or still being written) that are skipped.
 constexpr int kMaxSkippedNames = 64;
 constexpr size_t kNone = SIZE_MAX;
 
@@ -30,7 +30,7 @@ size_t announced_before(const LayoutItem& item, const ByName& by_name, const Ann
   return kNone;
 }
 
-// before[i] = the item after which item i is laid out.
+// before[i] = the item that item i is laid out after.
 class Predecessors {
  public:
   Predecessors(std::span<const LayoutItem> items, const Announcements& announcements)
@@ -103,7 +103,7 @@ LayoutOrder layout_order(std::span<const LayoutItem> items, const Announcements&
       if (placed[i]) continue;
       placed[i] = true;
       out.order.push_back(items[i].id);
-      // Pushed latest first, so the branch that arrived first follows directly.
+      // Pushed latest first, so that the branch that arrived first follows directly.
       stack.insert(stack.end(), after[i].begin(), after[i].end());
     }
   };

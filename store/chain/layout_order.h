@@ -1,6 +1,6 @@
-// In which order the finished bodies of one flush are laid out: as they will be read back. Names announced by probes
-// go in announced order; the others in the order they were begun, thread by thread, where threads that began together
-// count as one (a pool of writers working through one list).
+// The order in which the finished bodies of one flush are laid out: the order in which they will be read back. Names announced by
+// probes go in announced order; the others in order of creation, thread by thread. Threads that began together count as one (a
+// pool of writers that works through one list).
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@
 
 namespace kvcachefs {
 
-// Tells which creates belong to one list that is being written: asked at each create, with the stem of the name it is
-// created under (a temporary name, as a rule). Bounded, not thread-safe.
+// Tells which creates belong to one list being written. Call at each create, with the stem of the created name (usually a
+// temporary one). Bounded, not thread-safe.
 class WriteSequences {
  public:
   uint64_t on_create(uint64_t stem, uint64_t thread_id, int64_t now);
@@ -34,10 +34,10 @@ class WriteSequences {
 
 struct LayoutItem {
   ObjectId id;
-  ChainKey name;           // under which it was published
+  ChainKey name;           // the name it was published under
   uint64_t stem = 0;      // of that name
-  uint64_t sequence = 0;  // of WriteSequences; 0 = not known: a list of its own
-  uint64_t arrival = 0;   // rises with every create on the mount
+  uint64_t sequence = 0;  // from WriteSequences; 0 = unknown: a list of its own
+  uint64_t arrival = 0;   // grows with every create on the mount
 };
 
 // The last object of each list in write order, across flushes. Bounded: lists are short-lived.
@@ -46,11 +46,11 @@ inline constexpr size_t kMaxWriteTails = 4096;
 
 struct LayoutOrder {
   std::vector<ObjectId> order;
-  // (before, after) that follow from write order alone: what the announcements do not say.
+  // (before, after) links known from write order alone, not from announcements.
   std::vector<std::pair<ObjectId, ObjectId>> write_links;
 };
 
-// Every item comes out exactly once.
+// Each item appears exactly once.
 LayoutOrder layout_order(std::span<const LayoutItem> items, const Announcements& announcements, WriteTails& tails);
 
 }  // namespace kvcachefs

@@ -66,7 +66,7 @@ TEST(Announcements, WhatIsLeftOfANameThatWasTakenBackDoesNotEndItWhenItComesAgai
   names.retract(key(1));
   note(1);
   note(3);
-  note(4);  // the place that 1 had first is given up
+  note(4);  // the earlier slot of 1 is given up
   EXPECT_TRUE(names.announced(key(1)));
   note(5);
   EXPECT_FALSE(names.announced(key(2)));
@@ -87,9 +87,9 @@ TEST(Announcements, ANameThatIsAnnouncedAnewIsForgottenLater) {
 TEST(Announcements, TheFirstAnnouncementHoldsForItsLifetime) {
   Announcements names(100, 1000);
   announce(names, {1, 2, 3});
-  names.note(key(3), ObjectId{}, key(2), ObjectId{}, 500);  // asked again by the writers, in no order
+  names.note(key(3), ObjectId{}, key(2), ObjectId{}, 500);  // the writers ask again, in no order
   EXPECT_EQ(names.previous(key(2)), key(1));
-  names.note(key(3), ObjectId{}, key(2), ObjectId{}, 1400);  // that counts from when it was asked for last
+  names.note(key(3), ObjectId{}, key(2), ObjectId{}, 1400);  // the lifetime counts from the last request
   EXPECT_EQ(names.previous(key(2)), key(1));
   names.note(key(3), ObjectId{}, key(2), ObjectId{}, 5000);
   EXPECT_EQ(names.previous(key(2)), key(3));
@@ -113,7 +113,7 @@ TEST(LayoutOrder, BlocksWrittenInNoOrderLieInAnnouncedOrder) {
   WriteTails tails;
   const LayoutOrder laid = layout_order(items, names, tails);
   EXPECT_EQ(values(laid.order), range(1, 101));
-  EXPECT_TRUE(laid.write_links.empty());  // the announcements say it all
+  EXPECT_TRUE(laid.write_links.empty());  // the announcements tell everything
 }
 
 TEST(LayoutOrder, NamesMissingFromTheBatchAreLookedAcross) {

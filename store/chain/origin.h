@@ -1,4 +1,4 @@
-// What a new body needs to find its place among others.
+// The data that a new body needs to find its position among others.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace kvcachefs {
 struct ChainOrigin {
   ChainKey key;
   uint64_t stem = 0, sequence = 0, arrival = 0;
-  bool announced = false;  // the name it was created under: published() is told of it as well
+  bool announced = false;  // the name it was created under was announced: call published() for it as well
 };
 
 }  // namespace kvcachefs

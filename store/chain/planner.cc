@@ -9,23 +9,23 @@ namespace kvcachefs {
 
 namespace {
 
-// Pauses: probes come back to back but for a busy processor, reads as fast as the engine copies them on.
+// Pauses: probes come back to back unless the processor is busy; reads come as fast as the engine copies the data on.
 constexpr int64_t kProbeMinPauseNs = 10'000'000;
 constexpr int64_t kProbeFirstPauseNs = 20'000'000;
 constexpr int64_t kProbeMaxPauseNs = 50'000'000;
 constexpr int64_t kReadMinPauseNs = 20'000'000;
 constexpr int64_t kReadFirstPauseNs = 200'000'000;
 constexpr int64_t kReadMaxPauseNs = 2'000'000'000;
-// When a run counts as stopped. An announced run waits for the engine's scheduler; one whose threads all read
-// elsewhere only for the next thread of a pool to come.
+// When a run counts as stopped. An announced run waits for the engine's scheduler; a run whose threads all read elsewhere waits
+// only for the next thread of a pool.
 constexpr int64_t kStoppedFirstNs = 2'000'000'000;
 constexpr int64_t kStoppedMaxNs = 30'000'000'000;
 constexpr int64_t kAnnouncedNs = 5'000'000'000;
 constexpr int64_t kSiblingNs = 500'000'000;  // ranks read a prefix at the same time or not at all
 constexpr int64_t kOrphanNs = 20'000'000;
 
-constexpr uint32_t kRetryReads = 4;  // of each reader, between two opens of one object that are one use of it
-constexpr uint64_t kSettledArrivals = 32;  // before, a reader waits because nothing was read ahead yet
+constexpr uint32_t kRetryReads = 4;  // per reader: two opens of an object within so many reads are one use
+constexpr uint64_t kSettledArrivals = 32;  // before that, a reader waits because nothing was read ahead yet
 
 constexpr size_t kMostNotesKept = 8;  // in one call
 constexpr size_t kMaxSiblings = 8;
@@ -70,7 +70,7 @@ PrefetchPlanner::Note& PrefetchPlanner::note(ObjectId id) {
   return notes_.find(id)->second;
 }
 
-// What a run expects is kept for another round: a few in each call, and not more than as much again.
+// Keeps expected objects for another round: a few in each call, and at most as many again.
 void PrefetchPlanner::forget_notes() {
   const size_t most = std::max(options_.max_notes, 2 * kMostNotesKept);
   for (size_t kept = 0; note_order_.size() > most && kept < kMostNotesKept;) {
@@ -111,7 +111,7 @@ bool PrefetchPlanner::trusted(uint64_t stem, LoadReason reason) {
 }
 
 void PrefetchPlanner::set_ahead_max_bytes(uint64_t bytes) {
-  options_.ahead_max_bytes = bytes;  // first windows are smaller of themselves then
+  options_.ahead_max_bytes = bytes;  // this makes first windows smaller
 }
 
 // ---- Runs -----------------------------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ void PrefetchPlanner::release_claim(ObjectId id) {
   if (auto found = notes_.find(id); found != notes_.end() && found->second.claims > 0) --found->second.claims;
 }
 
-// A run does not expect these any more. Planned, not loaded and not expected by another run: cancelled.
+// The run no longer expects these. An object that is planned, not loaded and not expected by another run is cancelled.
 void PrefetchPlanner::give_up(std::vector<ObjectId>& dropped) {
   for (ObjectId id : dropped) {
     release_claim(id);
@@ -156,7 +156,7 @@ void PrefetchPlanner::drop_expected(ReadRun& run) {
   give_up(scratch_);
 }
 
-// The reader left the chain that was followed, or stopped.
+// The reader left the followed chain, or stopped.
 void PrefetchPlanner::judge(ReadRun& run) {
   if (run.chain_end.valid()) judge_chain_end(run, false);
   const uint64_t planned = run.planned_objects - run.planned_before;
@@ -164,7 +164,7 @@ void PrefetchPlanner::judge(ReadRun& run) {
   const double used =
       1.0 - static_cast<double>(std::min<uint64_t>(run.unread_planned(), planned)) / static_cast<double>(planned);
   float& share = trust(run.stem).used_share;
-  // Long runs weigh more: bytes count, not runs.
+  // Long runs weigh more, because bytes count, not runs.
   const double weight = std::min(0.25, static_cast<double>(planned) / 256.0);
   share = static_cast<float>(share + (used - share) * weight);
   run.planned_before = run.planned_objects;
@@ -224,13 +224,13 @@ bool PrefetchPlanner::expired(const ReadRun& run, int64_t now) const {
   return now > run.last_activity + kStoppedMaxNs || !waits_for_volume(run);
 }
 
-// Loads of its own are under way, and no load of anybody has ended since its reader came last: he may be waiting, too.
+// True if it has loads in flight and no load at all has ended since its reader last came: the reader may be waiting, too.
 bool PrefetchPlanner::waits_for_volume(const ReadRun& run) const {
   if (run.streams == 0 || run.orphaned_at >= 0 || load_ended_at_ > run.last_activity) return false;
   return run.any_unread_planned([&](ObjectId id) { return accounting_.state(id) == PrefetchState::kPlanned; });
 }
 
-// Readers that waited for a volume that gave nothing for a while are given their time from now on.
+// Readers that waited while the volume delivered nothing for a while get their full time again from now on.
 void PrefetchPlanner::note_load_end(int64_t now) {
   for (uint32_t slot : live_slots_) {
     ReadRun& run = runs_[slot];
@@ -258,7 +258,7 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, uint6
   StreamState& s = state(stream);
   if (s.last_probe == key && s.last_probe_id == id) return;  // the same name asked for twice: stat after access
   bool continues = s.probes.tick(now, kProbeMinPauseNs, kProbeFirstPauseNs, kProbeMaxPauseNs);
-  // A prompt's present blocks come before its absent ones: present after absent is another prompt.
+  // A prompt's present blocks come before its absent ones: a present block after an absent one begins another prompt.
   if (id.valid() && !s.last_probe_id.valid()) continues = false;
   if (!continues) {
     s.present_in_a_row = 0;
@@ -280,11 +280,11 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, uint6
   s.last_probe_bytes = size_bytes;
 }
 
-// True if it announced a name for the first time.
+// Returns true if it announced a name for the first time.
 bool PrefetchPlanner::note_probe_order(StreamState& s, bool continues, ChainKey key, ObjectId id, int64_t now) {
   if (id.valid()) {
-    // Engines that ask in no order at all must not spoil what is known.
-    // Nor does who goes over its list again, to open what it found.
+    // Engines that ask in no order at all must not spoil known links; nor must a reader that goes over its list again to open
+    // what it found.
     const ReadRun* listed = live(s.probe_run);
     if (continues && (listed == nullptr || !listed->expects(id))) successors_.learn_if_unknown(s.last_probe_id, id);
     return false;
@@ -316,7 +316,7 @@ void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId i
     } else {
       run = &new_run(LoadReason::kProbe, stem, now);
       run->ends_here = true;  // where the probes end; a reader that goes further restarts it
-      attention_ = true;      // for plan() to set its deadline
+      attention_ = true;      // so that plan() sets its deadline
     }
     s.probe_run = ref_of(*run);
     book(*run, s.last_probe_id, s.last_probe_bytes);
@@ -401,31 +401,31 @@ void PrefetchPlanner::join(ReadRun& run, ObjectId id, ObjectId before, uint64_t 
   if (first && run.reason != LoadReason::kSibling) begin_siblings(id, run.stem, now);
 }
 
-// Head and tail of one file, or a second attempt; else the prompt is read once more.
+// True for head and tail of one file, or a second attempt; otherwise the prompt is read once more.
 bool PrefetchPlanner::is_retry(const ReadRun& run, const Note& note) const {
   return run.reads - note.read_at <= kRetryReads * std::max<uint32_t>(run.streams, 1);
 }
 
-// A reader opens what no run expected.
+// A reader opened an object that no run expected.
 ReadRun& PrefetchPlanner::follow_or_begin(StreamState& s, uint64_t stem, ObjectId id, ObjectId before, int64_t now) {
   const ObjectId parent = successors_.predecessor(id);
   successors_.learn(before, id);
   const Note* n = parent.valid() ? find_note(parent) : nullptr;
   ReadRun* run = n == nullptr ? nullptr : live(n->read_by);
   if (run == nullptr && before.valid()) {
-    // Nothing is known: the reader goes on along a chain that is only now learned.
+    // No known link: the reader continues along a chain that is only now learned.
     const Note* b = find_note(before);
     if (ReadRun* own = live(s.run); b != nullptr && own != nullptr && b->read_by == s.run && own->ahead_count() == 0) {
       run = own;
     }
   }
-  // A chain that ends where it begins: the run before has read this object, and would take what follows for read too.
+  // A chain that ends where it begins: the previous run has read this object, and would take those that follow for read too.
   if (const Note* own = find_note(id); run != nullptr && own != nullptr && own->read_by == ref_of(*run)) {
     if (run->streams == 0 || (run->streams == 1 && s.run == ref_of(*run))) finish(*run);
     run = nullptr;
   }
   const bool alone = run != nullptr && (run->streams == 0 || (run->streams == 1 && s.run == ref_of(*run)));
-  if (alone || (run != nullptr && run->ahead_count() == 0)) {  // the other branch, or past the end that was known
+  if (alone || (run != nullptr && run->ahead_count() == 0)) {  // the other branch, or beyond the known end
     if (run->ahead_count() > 0) run->allowed_bytes = std::min(run->allowed_bytes, first_window(*run));
     restart(*run, id, now);
     return *run;
@@ -447,7 +447,7 @@ void PrefetchPlanner::restart(ReadRun& run, ObjectId id, int64_t now) {
   run.last_activity = std::max(run.last_activity, now);
 }
 
-// What the other ranks will read, if they read on this node at all: trust tells.
+// What the other ranks will read, if they read on this node at all, which their trust tells.
 void PrefetchPlanner::begin_siblings(ObjectId id, uint64_t stem, int64_t now) {
   std::vector<ObjectId> others;
   successors_.siblings(id, kMaxSiblings, others);
@@ -485,7 +485,7 @@ void PrefetchPlanner::on_read(StreamId stream, ObjectId id, uint64_t offset, uin
   (void)offset;
   if (length > 0) accounting_.read(id);
   if (!streams_.live(stream)) return;
-  // A long read of a large object is not a reader that stopped.
+  // A long read of a large object does not mean that the reader stopped.
   if (ReadRun* run = live(state(stream).run)) run->last_activity = std::max(run->last_activity, now);
 }
 

@@ -1,13 +1,12 @@
-// What to read ahead. Events go in, plans come out: which objects to load next and which loads to give up. A run is
-// started by a burst of probes of present names or by the first open of an object with a known successor, follows the
-// chain ahead of its readers, and keeps as many bytes ready or in flight as the volume's bandwidth and latency and the
-// readers' own speed ask for. Times are nanoseconds of any one monotonic clock.
+// Decides what to read ahead. Events go in; plans come out: the objects to load next, and the loads to give up. A run begins with
+// a burst of probes of present names, or with the first open of an object with a known successor. It follows the chain ahead of
+// its readers, and keeps as many bytes ready or in flight as the volume's bandwidth and latency and the readers' speed require.
+// Times are nanoseconds of any one monotonic clock.
 //
-// Contract with the store, for every planned load: exactly one of on_loaded and on_skipped follows (also after it was
-// cancelled, if it was issued already; a load that was cancelled in time is reported by on_skipped(kCancelled)).
-// on_removed is called for everything that leaves RAM, however it came there; once more after on_loaded if nothing of what
-// was loaded is there any more. on_read is called for every object whose
-// bytes are taken, also where the kernel takes them unseen (passthrough: call it at open).
+// Contract with the store: every planned load ends in exactly one on_loaded or on_skipped. This holds for cancelled loads too:
+// one cancelled in time is reported by on_skipped(kCancelled), one already issued by its result. on_removed is called for every
+// object that leaves RAM, however it came there, and once more after on_loaded if nothing of the load is in RAM any more. on_read
+// is called for every object whose bytes are read; if the kernel reads them unseen (passthrough), call it at open.
 //
 // Not thread-safe; calls the successor table and its loader.
 #pragma once
@@ -32,73 +31,73 @@
 namespace kvcachefs {
 
 struct PlannerOptions {
-  uint64_t ahead_max_bytes = uint64_t{256} << 20;  // option prefetch_ahead: a run never has more ready or in flight
-  uint64_t total_max_bytes = uint64_t{1} << 30;    // nor all runs together; the store gives a share of `memory`
-  uint64_t ahead_min_bytes = uint64_t{8} << 20;    // a run's first window: some large reads
+  uint64_t ahead_max_bytes = uint64_t{256} << 20;  // option prefetch_ahead: the limit for one run, ready or in flight
+  uint64_t total_max_bytes = uint64_t{1} << 30;    // the limit for all runs together; the store sets a share of `memory`
+  uint64_t ahead_min_bytes = uint64_t{8} << 20;    // a run's first window: several large reads
   size_t max_runs = 256;
-  size_t max_notes = 65536;  // objects remembered as expected or read a moment ago
+  size_t max_notes = 65536;  // objects remembered as expected or recently read
   size_t max_loads_per_plan = 256;
 };
 
 struct PlannedLoad {
   ObjectId id;
-  uint32_t priority = 0;  // lower is more urgent: objects between reader and this one, guesses behind certainties
+  uint32_t priority = 0;  // lower is more urgent: objects between the reader and this one; guesses rank last
   LoadReason reason = LoadReason::kSuccessor;
   uint32_t run = 0;  // loads of one run are neighbours of one chain
-  uint64_t bytes = 0;  // about
-  bool guess = false;  // nobody reads the run yet
+  uint64_t bytes = 0;  // estimate
+  bool guess = false;  // no reader has joined the run yet
 };
 struct Plan {
   std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
   std::vector<ObjectId> cancels;   // planned earlier, not loaded yet, no longer wanted
-  std::vector<ObjectId> again;     // loaded and read before, in RAM, and expected to be read once more
+  std::vector<ObjectId> again;     // in RAM, read before, and expected to be read again
 };
 
 enum class SkipReason : uint8_t {
-  kResident,   // in RAM already
+  kResident,   // already in RAM
   kLeftToKernel,  // its readers are passed through, and find it in the page cache
-  kOnlyOpened,  // its readers take it from the volume themselves, past every cache: it was opened ahead, no byte was read
-  kGone,       // no such object any more: it is forgotten
+  kOnlyOpened,  // its readers read the volume directly, past every cache: it was opened ahead, no byte was read
+  kGone,       // the object is deleted: forget it
   kNoRoom,     // RAM is full
-  kFailed,     // it cannot be read ahead now (a fault of the volume, empty, too large); its place in the chain stays
-  kCancelled,  // as asked
+  kFailed,     // it cannot be read ahead now (volume error, empty, too large); it stays in the chain
+  kCancelled,  // as requested
 };
 
 class PrefetchPlanner {
  public:
-  // All three outlive the planner.
+  // The four references must outlive the planner.
   PrefetchPlanner(PlannerOptions options, const StreamTable& streams, SuccessorTable& successors,
                   Announcements& announcements, PrefetchAccounting& accounting);
 
-  // `id` is invalid if the name is absent. `size_bytes` of the object, 0 if not known.
+  // `id` is invalid if the name is absent. `size_bytes` of the object, 0 if unknown.
   void on_probe(StreamId stream, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now);
-  // The stream creates `key`, or renames to it: a lookup of it just before was part of that and tells nothing.
+  // The stream creates `key`, or renames to it: a lookup just before belongs to that call and tells nothing.
   void on_made(StreamId stream, ChainKey key);
-  // `size_bytes` of the object, 0 if not known.
+  // `size_bytes` of the object, 0 if unknown.
   void on_open(StreamId stream, ObjectId id, uint64_t size_bytes, int64_t now);
   void on_read(StreamId stream, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
   void on_close(StreamId stream, ObjectId id, int64_t now);
-  // Also for demand loads: they teach the estimator.
+  // Call for demand loads too: they feed the estimator.
   void on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now);
   void on_skipped(ObjectId id, SkipReason reason);
   void on_removed(ObjectId id);  // left RAM
   void on_deleted(ObjectId id);  // left the store
 
-  // Cheap: is there anything for plan() to do now?
+  // Cheap check whether plan() has something to do now.
   bool wants_plan() const { return attention_ || !cancels_.empty(); }
-  // `free_bytes`: what prefetch may take beyond what it has planned already.
+  // `free_bytes`: memory for prefetch beyond what is already planned.
   Plan plan(int64_t now, uint64_t free_bytes);
-  // When plan() should be called though nothing happens (a reader that stopped), if ever.
-  std::optional<int64_t> deadline() const;  // never later than it is needed; renewed by plan()
+  // The time to call plan() although nothing happens (a reader may have stopped), if any.
+  std::optional<int64_t> deadline() const;  // never too late; plan() renews it
 
-  // Expected by a live run: not to be evicted from RAM if anything else can be.
+  // A live run expects it: evict anything else first.
   bool about_to_be_used(ObjectId id) const;
 
   void set_ahead_max_bytes(uint64_t bytes);
   void set_total_max_bytes(uint64_t bytes) { options_.total_max_bytes = bytes; }
   const VolumeEstimator& volume() const { return volume_; }
   size_t live_runs() const { return live_slots_.size(); }
-  std::vector<RunSummary> summaries(size_t most, int64_t now) const;  // last active first
+  std::vector<RunSummary> summaries(size_t most, int64_t now) const;  // the last active first
 
  private:
   struct RunRef {
@@ -107,10 +106,10 @@ class PrefetchPlanner {
     bool operator==(const RunRef&) const = default;
   };
   struct Note {
-    RunRef expected_by;  // the run that claimed it last
+    RunRef expected_by;  // the last run that expected it
     RunRef read_by;
-    uint32_t read_at = 0;  // reads of that run until then
-    uint32_t claims = 0;  // live runs that expect it
+    uint32_t read_at = 0;  // that run's reads at that time
+    uint32_t claims = 0;  // number of live runs that expect it
   };
   struct StreamState {
     uint32_t generation = 0;
@@ -118,7 +117,7 @@ class PrefetchPlanner {
     ChainKey last_probe;
     ObjectId last_probe_id;
     uint64_t last_probe_bytes = 0;
-    bool last_probe_announced = false;  // it was the first to announce that name
+    bool last_probe_announced = false;  // it was the first probe to announce that name
     uint32_t present_in_a_row = 0;
     RunRef probe_run;
     RunRef run;
@@ -127,11 +126,11 @@ class PrefetchPlanner {
     BurstClock clock;
     ObjectId last;
   };
-  // What one stem's readers make of what was read ahead for them.
+  // How the readers of one stem have used their prefetched objects.
   struct Trust {
-    int8_t by_reason[3];  // runs started on this kind of evidence were followed by a reader
-    int8_t chain_ends;    // readers go on to the very last object that is known
-    float used_share;     // of what was planned along chains; the rest is what readers stopped short of
+    int8_t by_reason[3];  // whether readers followed runs started for this reason
+    int8_t chain_ends;    // whether readers go on to the last known object of a chain
+    float used_share;     // of the objects planned along chains; readers stopped before the others
   };
 
   StreamState& state(StreamId stream);
@@ -208,14 +207,14 @@ class PrefetchPlanner {
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
   std::unordered_map<uint64_t, Trust> trust_;            // by stem
   uint64_t gated_runs_ = 0;
-  uint64_t turn_ = 0;  // of the runs that want loads
-  int widened_ = 0;  // times the windows of all runs were doubled
+  uint64_t turn_ = 0;  // rotates among the runs that want loads
+  int widened_ = 0;  // how often the windows of all runs were doubled
   int64_t widened_at_ = 0;
-  int64_t load_ended_at_ = INT64_MIN;  // the last one of any run, or on demand
+  int64_t load_ended_at_ = INT64_MIN;  // the last load of any run, or on demand
   std::vector<ObjectId> cancels_;
   std::vector<ObjectId> scratch_;
   std::unordered_map<uint64_t, uint64_t> stem_chunk_bytes_;  // mean size, by stem
-  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;         // of all stems
+  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;         // over all stems
   bool attention_ = false;
   int64_t next_due_ = INT64_MAX;
 };

@@ -1,4 +1,4 @@
-// Private to the files of the planner.
+// Constants shared by the planner's source files.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,10 @@
 
 namespace kvcachefs {
 
-inline constexpr int64_t kStoppedMinNs = 500'000'000;  // a run without activity counts as stopped after this, or later
-inline constexpr size_t kMinExpected = 32;  // enough to recognise the other threads of a pool of readers
+inline constexpr int64_t kStoppedMinNs = 500'000'000;  // a run without activity counts as stopped after this time, or later
+inline constexpr size_t kMinExpected = 32;  // enough to recognise other threads of a pool of readers
 inline constexpr int8_t kTrustStart = 4;
-inline constexpr uint64_t kRetryGated = 32;  // an untrusted kind of run is tried again every so often
+inline constexpr uint64_t kRetryGated = 32;  // of so many runs of an untrusted kind, one is tried again
 inline constexpr size_t kMaxTables = 4096;
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
-// How far ahead a run is read: what its chunks weigh, how much of them may be ready or under way, and the plans that
-// follow from that.
+// How far ahead a run is read: the size of its chunks, how many bytes may be ready or in flight, and the plans that follow from
+// that.
 #include <algorithm>
 #include <utility>
 
@@ -10,13 +10,13 @@ namespace kvcachefs {
 
 namespace {
 
-// Probes that come so much later than the one before are not waited for.
+// Do not wait for probes that come later than this after the one before.
 constexpr int64_t kProbeQuietNs = 2'000'000;
 constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
 constexpr uint64_t kListedWindowBytes = uint64_t{32} << 20;
 constexpr uint64_t kMostReaders = 8;
 constexpr int kMostWidened = 3;
-constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
+constexpr int64_t kWidenPauseNs = 20'000'000;  // until the last widening shows its effect
 constexpr int64_t kNarrowAfterNs = 10'000'000'000;
 constexpr size_t kMaxExpected = 16384;
 constexpr uint32_t kGuessPriority = 1000;
@@ -36,15 +36,15 @@ void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
   if (!inserted) found->second = (7 * found->second + size_bytes + 7) / 8;
 }
 
-// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever. What is only
-// opened takes little: many are opened at a time, instead of the prefetcher being woken for each.
+// An object larger than all that may be ready takes all of it: otherwise it would hold up those that follow for ever. Objects
+// that are only opened take little: many are opened at a time, instead of waking the prefetcher for each.
 uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
   return std::min(run.share(bytes), most_bookable());
 }
 
-// At least two chunks, or a chunk larger than the window would never be read ahead, and one more than those who share the run
-// read at a time: they would overtake it. (As far as threads tell: a client may begin one for each chunk.) What is left of a list
-// that is known in full, of a kind that readers come for.
+// At least two chunks, or a chunk larger than the window would never be read ahead; and one more than the threads that share the
+// run, which would overtake it (as far as threads tell: a client may begin one for each chunk). The whole rest of a list that is
+// known in full, if readers usually come for lists of this stem.
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
   const uint64_t chunks = std::clamp<uint64_t>(run.streams, 1, kMostReaders) + 1;
   uint64_t wanted = std::max(options_.ahead_min_bytes, chunks * chunk_estimate(run));
@@ -55,14 +55,14 @@ uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
   return std::min(wanted, options_.ahead_max_bytes);
 }
 
-// Readers came for more of these runs than they left alone.
+// True if readers came for more of these runs than they ignored.
 bool PrefetchPlanner::proven(uint64_t stem, LoadReason reason) const {
   auto found = trust_.find(stem);
   return found != trust_.end() && found->second.by_reason[static_cast<size_t>(reason)] > kTrustStart;
 }
 
-// Readers of some stems leave chains early (prompts branch, and nobody announces how far one goes): the more of what
-// was read ahead for them stayed unread, the less is.
+// Readers of some stems leave chains early (prompts branch, and nothing announces how far one goes): the larger the unread share
+// of their prefetched objects, the less is read ahead for them.
 double PrefetchPlanner::caution(const ReadRun& run) const {
   if (run.ends_here) return 1.0;
   auto found = trust_.find(run.stem);
@@ -70,8 +70,8 @@ double PrefetchPlanner::caution(const ReadRun& run) const {
   return std::clamp((share - 0.5) / 0.45, 1.0 / 64, 1.0);
 }
 
-// What is measured of the volume is its best; how long loads take beside writers, other readers and a busy processor is seen
-// by readers who have to wait.
+// The estimator measures the volume at its best; waiting readers show how long loads really take beside writers, other readers
+// and a busy processor.
 void PrefetchPlanner::adapt_windows(bool reader_waits, int64_t now) {
   if (reader_waits && widened_ < kMostWidened && now - widened_at_ >= kWidenPauseNs) {
     ++widened_;
@@ -84,7 +84,7 @@ void PrefetchPlanner::adapt_windows(bool reader_waits, int64_t now) {
 
 uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
   if (run.allowed_bytes == 0 || run.orphaned_at >= 0) return 0;
-  // Twice what fills the volume's pipe, and twice what the reader takes while a load is under way.
+  // Twice the bandwidth-delay product, and twice what the reader takes during one load.
   uint64_t wanted = std::max(first_window(run), 2 * volume_.bandwidth_delay_bytes());
   if (run.interval_ns > 0) {
     const double taken = static_cast<double>(chunk_estimate(run)) * static_cast<double>(volume_.mean_latency_ns()) /
@@ -97,13 +97,13 @@ uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
   return std::max(cautious, std::min(wanted, 2 * chunk_estimate(run)));
 }
 
-// A window of two chunks is one for two of different sizes as well, though they are more than twice the mean.
+// A window of two chunks also fits two of different sizes, even if they are together more than twice the mean.
 bool PrefetchPlanner::takes_a_second(const ReadRun& run, uint64_t next_bytes, uint64_t window) const {
   const uint64_t chunk = chunk_estimate(run);
   return window >= 2 * chunk && 2 * run.outstanding_bytes() < 3 * std::max(next_bytes, chunk);  // about one is ahead
 }
 
-// Refilled when half empty, so that neighbours are read in large reads and not one by one.
+// Refills when half empty, so that neighbours are read in large reads and not one by one.
 bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
   if (run.generation == 0) return false;
   const uint64_t window = window_bytes(run);
@@ -117,7 +117,7 @@ bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
           (!run.ends_here && run.end_seen != successors_.changes() && run.ahead_count() >= kMinExpected));
 }
 
-// A list that is being probed grows, and nobody waits for it yet: it is read in whole requests to the volume.
+// A list that is being probed grows, and no reader waits for it yet: it is read in whole requests to the volume.
 bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
   if (run.reason != LoadReason::kProbe || run.arrivals > 0 || run.listed) return false;
   if (now >= run.last_activity + kProbeQuietNs) return false;
@@ -125,7 +125,7 @@ bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
   return run.planned_objects % request == 0 && run.ahead_count() - run.unplanned_distance() < request;
 }
 
-// `size_bytes` is 0 for what is known only through its chain.
+// `size_bytes` is 0 for an object known only through its chain.
 bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
   const uint64_t bytes = bookable(run, size_bytes > 0 ? size_bytes : chunk_estimate(run));
   if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
@@ -135,18 +135,18 @@ bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
   return true;
 }
 
-// Expected with the size that a probe saw, from now on if it was expected before.
+// Expects the object with the size that a probe saw; updates the size if it was already expected.
 void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
   if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(run, size_bytes));
 }
 
-// Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.
+// Follows the chain by one object. Returns false at its end, at an open branch, and where another reader is at work.
 bool PrefetchPlanner::extend(ReadRun& run) {
   if (run.ends_here || !run.tail.valid()) return false;
   const ObjectId next = successors_.next(run.tail);
   const Note* n = next.valid() ? find_note(next) : nullptr;
   const bool ring = n != nullptr && n->read_by == ref_of(run);
-  // The part of another thread of the same request: that run reads it ahead by itself.
+  // The part of another thread of the same request: that thread's run reads it ahead.
   if (n != nullptr && !ring && !run.second_reader && live(n->read_by) != nullptr && !run.expects(next)) return false;
   if (!next.valid() || run.expects(next) || ring || !worth_reading(run, next)) {
     run.end_seen = successors_.changes();
@@ -174,7 +174,7 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
   if (!run.peek_unplanned().valid() && !extend(run)) return false;
   const ObjectId id = run.peek_unplanned();
   const uint64_t bytes = run.unplanned_bytes_estimate();
-  // The first object may be larger than the window, the following ones not cross it.
+  // The first object may be larger than the window; the following ones must not cross it.
   const uint64_t window = window_bytes(run);
   if (run.outstanding_bytes() > 0 && run.outstanding_bytes() + bytes > window && !takes_a_second(run, bytes, window)) return false;
   if (bytes > room_bytes) return false;
@@ -193,8 +193,8 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
   return true;
 }
 
-// Runs that somebody reads, then guesses; turn by turn, so that no run takes all the room. The next plan goes on with those
-// whose turn did not come.
+// Serves the runs with a reader first, then guesses; in turns, so that no run takes all the room. The next plan continues with
+// the runs whose turn did not come.
 void PrefetchPlanner::feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out) {
   uint64_t room = room_bytes();
   const auto is_full = [&] { return out.loads.size() >= options_.max_loads_per_plan; };
@@ -218,17 +218,17 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
   Plan out;
   std::vector<ReadRun*> hungry;
   next_due_ = INT64_MAX;
-  for (size_t i = live_slots_.size(); i > 0; --i) {  // from the back: finish() takes the run out
+  for (size_t i = live_slots_.size(); i > 0; --i) {  // from the back: finish() removes the run
     ReadRun& run = runs_[live_slots_[i - 1]];
     if (expired(run, now)) {
       finish(run);
       continue;
     }
-    due_at(now > expiry(run) ? now + kStoppedMinNs : expiry(run) + 1);  // later, where the volume is waited for
+    due_at(now > expiry(run) ? now + kStoppedMinNs : expiry(run) + 1);  // later, if it waits for the volume
     if (needs_loads(run, now))
       hungry.push_back(&run);
     else
-      run.refilling = false;  // filled exactly: from now on when half empty, as ever
+      run.refilling = false;  // exactly full: from now on it is refilled when half empty, as usual
   }
   feed(hungry, now, free_bytes, out);
   for (uint32_t slot : live_slots_)
@@ -236,7 +236,7 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
   std::stable_sort(out.loads.begin(), out.loads.end(),
                    [](const PlannedLoad& a, const PlannedLoad& b) { return a.priority < b.priority; });
   attention_ = out.loads.size() >= options_.max_loads_per_plan;
-  // Given up twice: cancelled once. Given up and expected again in the meantime: stays.
+  // An object given up twice is cancelled once; one given up and expected again meanwhile is not.
   std::sort(cancels_.begin(), cancels_.end());
   cancels_.erase(std::unique(cancels_.begin(), cancels_.end()), cancels_.end());
   std::erase_if(cancels_,

@@ -39,7 +39,7 @@ void ReadRun::take_unplanned() {
   ++planned_objects;
 }
 
-// The furthest reader is at items_[end - 1].
+// The furthest reader is now at items_[end - 1].
 void ReadRun::pass_to(size_t end) {
   for (; passed_ < end; ++passed_) {
     ahead_bytes_ -= items_[passed_].bytes;

@@ -1,4 +1,4 @@
-// One pass of one or more readers along a chain: what they are expected to read next, in order.
+// One pass of one or more readers along a chain: the objects they are expected to read next, in order.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +12,13 @@
 namespace kvcachefs {
 
 enum class LoadReason : uint8_t {
-  kSuccessor,  // follows, in a known chain, what was opened
+  kSuccessor,  // follows an opened object in a known chain
   kProbe,      // was probed, present, in a burst
-  kSibling,    // another rank reads this position of its own chain
+  kSibling,    // another rank reads the same position of its chain
 };
 
-// The queue of expected objects. Readers of one run may overtake each other by kOvertake objects: the ones left behind
-// stay expected until then. Items before `planned` have been handed to the planner's output.
+// The queue of expected objects. Readers of one run may overtake each other by kOvertake objects: overtaken objects stay expected
+// until then. Items before `planned` have been output in plans.
 //   [ left behind | planned, ahead of the furthest reader | not planned yet ]
 //   0             passed                                  planned           size
 class ReadRun {
@@ -26,29 +26,29 @@ class ReadRun {
   static constexpr size_t kOvertake = 64;
 
   bool expects(ObjectId id) const { return expected_.contains(id); }
-  bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is expected already
-  void set_bytes(ObjectId id, uint64_t bytes);  // of an expected object: its size became known
-  // Its readers take all from the volume themselves: what is planned is only opened, and an object counts for an eighth.
-  // So for what is not planned yet, up to `most_bytes` each.
+  bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is already expected
+  void set_bytes(ObjectId id, uint64_t bytes);  // of an expected object: its size is now known
+  // The readers read the volume directly: planned objects are only opened, and each counts for an eighth of its size. This also
+  // applies to objects not planned yet, up to `most_bytes` each.
   void set_only_opens(bool only_opens, uint64_t most_bytes);
   uint64_t share(uint64_t bytes) const { return only_opens_ ? bytes / kOpenedShare : bytes; }
-  // A reader came for an expected object. What was left too far behind is appended to `dropped`.
+  // A reader opened an expected object. Objects left too far behind are appended to `dropped`.
   void arrive(ObjectId id, std::vector<ObjectId>& dropped);
-  // The next object to plan; invalid if all are.
+  // The next object to plan; invalid if all are planned.
   ObjectId peek_unplanned() const { return planned_ < items_.size() ? items_[planned_].id : ObjectId{}; }
   uint64_t unplanned_bytes_estimate() const { return items_[planned_].bytes; }
   size_t unplanned_distance() const { return planned_ - passed_; }
   void take_unplanned();
   void drop_all(std::vector<ObjectId>& dropped);
 
-  size_t unread_planned() const;  // planned and never arrived at
+  size_t unread_planned() const;  // planned, but never opened
   template <class Test>
   bool any_unread_planned(Test test) const {
     for (size_t i = 0; i < planned_; ++i)
       if (!items_[i].read && test(items_[i].id)) return true;
     return false;
   }
-  // Ahead of the furthest reader, at most so many: call(id, bytes).
+  // Calls call(id, bytes) for planned objects ahead of the furthest reader, at most `most` of them.
   template <class Call>
   void for_each_planned(size_t most, Call call) const {
     for (size_t i = passed_; i < planned_ && i - passed_ < most; ++i) call(items_[i].id, items_[i].bytes);
@@ -56,33 +56,33 @@ class ReadRun {
   ObjectId next_expected() const { return passed_ < items_.size() ? items_[passed_].id : ObjectId{}; }
   size_t size() const { return items_.size(); }
   size_t ahead_count() const { return items_.size() - passed_; }
-  uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, and ahead of the furthest reader
+  uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, ahead of the furthest reader
   bool has_reader() const { return arrivals > 0 || streams > 0; }
-  uint64_t outstanding_bytes() const { return outstanding_bytes_; }  // planned and ahead of the furthest reader
+  uint64_t outstanding_bytes() const { return outstanding_bytes_; }  // planned, ahead of the furthest reader
 
-  // What the planner keeps about the run.
+  // State that the planner keeps in the run.
   uint32_t generation = 0;  // 0 = the slot is free
   uint64_t stem = 0;
   LoadReason reason = LoadReason::kSuccessor;
-  ObjectId tail;               // the last object known to belong to it: where the chain is followed from
+  ObjectId tail;               // the last object known to belong to it; the chain is followed from there
   static constexpr uint64_t kNoEnd = UINT64_MAX;
-  uint64_t end_seen = kNoEnd;  // nothing followed the tail when the successor table had changed so often
-  bool ends_here = false;      // the list was given in full: do not follow the chain past it
-  bool listed = false;     // the probes that gave the list have come to its end
-  bool refilling = false;  // the last plan was full before the window was: the next one goes on
-  bool second_reader = false;  // goes over what another live run has read
-  uint32_t streams = 0;        // that read here last
+  uint64_t end_seen = kNoEnd;  // changes() of the successor table when nothing followed the tail
+  bool ends_here = false;      // the list was given in full: do not follow the chain beyond it
+  bool listed = false;     // the probes that gave the list have ended
+  bool refilling = false;  // the last plan was full before the window was: the next one continues
+  bool second_reader = false;  // reads objects that another live run has read
+  uint32_t streams = 0;        // streams that last read here
   uint64_t allowed_bytes = 0;  // grows with every expected read
   uint64_t planned_objects = 0;
-  uint64_t planned_before = 0;  // of these: judged already
-  ObjectId chain_end;           // the last object of the chain as far as it is known, if it was reached
-  uint64_t arrivals = 0;        // opens of what it expected
+  uint64_t planned_before = 0;  // of these: already judged
+  ObjectId chain_end;           // the last known object of the chain, if it was reached
+  uint64_t arrivals = 0;        // opens of expected objects
   uint32_t reads = 0;           // opens by its readers, expected or not
   uint64_t chunk_bytes = 0;  // mean
   int64_t interval_ns = -1;  // mean time between arrivals
   int64_t last_activity = 0;
   int64_t last_arrival = -1;
-  int64_t orphaned_at = -1;  // since no stream reads here
+  int64_t orphaned_at = -1;  // since when no stream reads here
 
  private:
   struct Item {
@@ -97,8 +97,8 @@ class ReadRun {
   void pop_front(std::vector<ObjectId>* dropped);
 
   std::deque<Item> items_;
-  std::unordered_map<ObjectId, uint64_t> expected_;  // -> its number; items are numbered as they come
-  uint64_t popped_ = 0;  // items that left at the front: the number of items_[0]
+  std::unordered_map<ObjectId, uint64_t> expected_;  // -> its number; items are numbered in order of arrival
+  uint64_t popped_ = 0;  // items removed from the front: the number of items_[0]
   size_t passed_ = 0;
   size_t planned_ = 0;
   bool only_opens_ = false;

@@ -1,5 +1,5 @@
-// The stems of names used lately, by the objects they name. Bounded: two generations, of which the older one goes bit by
-// bit while the younger one fills, so that no call takes long and what is used stays.
+// The stems of recently used names, by object. Bounded: two generations; the older one is erased bit by bit while the younger one
+// fills, so that no call takes long and used entries stay.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class StemMemory {
   using Stems = std::unordered_map<ObjectId, NameStem>;
   size_t generation_size_;
   Stems young_, old_;
-  Stems dying_;  // not looked at any more: freeing all of it at once would take long
+  Stems dying_;  // no longer searched: freeing all of it at once would take long
 };
 
 }  // namespace kvcachefs

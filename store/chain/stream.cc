@@ -47,7 +47,7 @@ bool starts_with_uuid(std::string_view text) {
   return true;
 }
 
-// Long enough that a word or a small number is not taken for one: a model's "7b" or "3072" stays a word.
+// Long enough that no word or small number is taken for a hash: a model's "7b" or "3072" stays a word.
 bool looks_like_hash(std::string_view token) {
   if (token.starts_with("0x") && token.size() > 8) token.remove_prefix(2);
   const size_t digits = count_digits(token);
@@ -55,7 +55,7 @@ bool looks_like_hash(std::string_view token) {
   return token.size() >= 20 && digits >= 3;  // other alphabets: base32, base58
 }
 
-// "tmp" and random digits: what one writer writes is one list all the same.
+// "tmp" and random digits: all such files of one writer still form one list.
 bool is_random_temporary(std::string_view token) {
   return token.size() >= 9 && token.starts_with("tmp") && all_hex(token.substr(3));
 }
@@ -80,7 +80,7 @@ struct Shape {
   bool has_hash = false;
 };
 
-// Walks the name's alphanumeric tokens and the separators between them.
+// Walks over the name's alphanumeric tokens and the separators between them.
 Shape shape_of(NameStem parent, std::string_view name, bool directory) {
   Shape shape{{mix(parent.stem + 1), mix(parent.sibling + 1)}, false};
   const auto add = [&](std::string_view in_stem, std::string_view in_sibling) {
@@ -201,7 +201,7 @@ bool StreamTable::live(StreamId stream) const {
 uint64_t StreamTable::stem(StreamId stream) const { return live(stream) ? slots_[stream.slot].key.stem : 0; }
 
 void StreamTable::bind_handle(uint64_t handle, StreamId stream) {
-  // A caller that never unbinds must not grow the table; whoever is dropped falls back to (thread id, stem).
+  // A caller that never unbinds must not grow the table; a dropped handle falls back to (thread id, stem).
   if (handles_.size() >= max_handles_ && !handles_.contains(handle)) handles_.erase(handles_.begin());
   handles_[handle] = stream;
 }
@@ -251,7 +251,7 @@ uint64_t CohortTracker::cohort(uint64_t stem, uint64_t member, int64_t now) {
 void CohortTracker::forget_idle(int64_t now) {
   std::erase_if(members_, [&](const auto& entry) { return now - entry.second.last_seen > idle_ns_; });
   std::erase_if(newest_, [&](const auto& entry) { return now - entry.second.last_start > idle_ns_; });
-  // All of them active: begin anew rather than grow; each then starts a cohort of its own.
+  // All are active: start again rather than grow; each then starts a cohort of its own.
   if (members_.size() >= max_members_) {
     members_.clear();
     newest_.clear();

@@ -1,7 +1,8 @@
-// Who is reading or writing, as seen from below: streams are told apart by (thread id, name stem), and a handle keeps
-// the stream that opened it, so that a pool thread reading through another thread's handle is not a stream of its own.
+// Identifies readers and writers: a stream is a (thread id, name stem), and a handle belongs to the stream that opened it, so
+// that a pool thread that reads through another thread's handle is not a stream of its own.
 //
-// Names are parsed leniently and never by a client's grammar: runs that look like hashes become one wildcard, fan-out
+// Names are parsed leniently and never by a client's naming scheme: runs that look like hashes become one wildcard, and so do
+// fan-out directories ("3f", "a07"). A file name without such a run is opaque: only its directory and suffix count.
 // directories ("3f", "a07") too, and a file name without such a run is opaque: only its directory and suffix count.
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace kvcachefs {
 
-// Hash of (parent directory, name): how a probed name is known before an object of that name exists. RAM only.
+// Hash of (parent directory, name): identifies a probed name before an object of that name exists. RAM only.
 struct ChainKey {
   uint64_t value = 0;
   bool valid() const { return value != 0; }
@@ -24,9 +25,9 @@ struct ChainKey {
 };
 ChainKey chain_key(ObjectId parent, std::string_view name);
 
-// What a name says about its object's place among others. `stem`: equal for all chunks of one model, rank and group.
-// `sibling`: equal for the chunks of one chain position in different ranks or groups, that is for names that differ
-// only in small fields ("_r0" against "_r1", "@0@" against "@1@"); 0 = the name says nothing about siblings.
+// What a name tells about its object's position among others. `stem`: equal for all chunks of one model, rank and group.
+// `sibling`: equal for chunks of the same chain position in different ranks or groups, that is for names that differ only in
+// small fields ("_r0" and "_r1", "@0@" and "@1@"); 0 = the name tells nothing about siblings.
 struct NameStem {
   uint64_t stem = 0;
   uint64_t sibling = 0;
@@ -36,7 +37,7 @@ inline constexpr NameStem kRootStem{0x6b76636163686566ULL, 0x726f6f74ULL};
 NameStem directory_stem(NameStem parent, std::string_view name);
 NameStem file_stem(NameStem parent, std::string_view name);
 
-// A slot of the StreamTable; a reused slot has a new generation, so a stale id is recognised.
+// A slot of the StreamTable; a reused slot gets a new generation, so that stale ids are recognised.
 struct StreamId {
   uint32_t slot = 0;
   uint32_t generation = 0;  // 0 = no stream
@@ -44,14 +45,14 @@ struct StreamId {
   auto operator<=>(const StreamId&) const = default;
 };
 
-// Bounded: the stream not seen for longest gives its slot away. Not thread-safe.
+// Bounded: a new stream takes the slot of the least recently seen one. Not thread-safe.
 class StreamTable {
  public:
   explicit StreamTable(size_t max_streams = 4096, size_t max_handles = 65536);
 
   // The stream of this thread and stem, made on first sight.
   StreamId of(uint64_t thread_id, uint64_t stem);
-  // Who opened `handle`; invalid if it was never bound, or bound so long ago that it was forgotten.
+  // The stream that opened `handle`; invalid if it was never bound, or was forgotten since.
   StreamId of_handle(uint64_t handle) const;
   void bind_handle(uint64_t handle, StreamId stream);
   void unbind_handle(uint64_t handle);
@@ -89,11 +90,11 @@ class StreamTable {
   size_t max_handles_;
 };
 
-// Does an event go on with the burst before it? Bursts end at a pause much longer than the pauses inside them.
+// Decides whether an event continues the burst before it. A burst ends at a pause much longer than the pauses inside it.
 class BurstClock {
  public:
-  // Notes an event and says whether it continues the burst. A burst's first two events may be `first_gap_ns` apart;
-  // later ones 10 mean gaps, but at least `min_gap_ns` and at most `max_gap_ns`.
+  // Notes an event and returns whether it continues the burst. A burst's first two events may be `first_gap_ns` apart; later ones
+  // 10 mean gaps, but at least `min_gap_ns` and at most `max_gap_ns`.
   bool tick(int64_t now, int64_t min_gap_ns, int64_t first_gap_ns, int64_t max_gap_ns);
   void reset() { last_ = kNever; }
 
@@ -103,14 +104,14 @@ class BurstClock {
   int64_t mean_gap_ns_ = -1;
 };
 
-// Threads of one stem that began together are one pool working through one list: their events are one sequence.
-// Threads that began apart are independent requests. Bounded, not thread-safe.
+// Threads of one stem that began together are one pool that works through one list: their events form one sequence. Threads that
+// began apart are independent requests. Bounded, not thread-safe.
 class CohortTracker {
  public:
   explicit CohortTracker(int64_t joined_start_ns = 5'000'000, int64_t idle_ns = 1'000'000'000,
                          size_t max_members = 4096);
 
-  // The cohort of `member` (a thread or stream of that stem), which is active now.
+  // Returns the cohort of `member` (a thread or stream of that stem), which is active now.
   uint64_t cohort(uint64_t stem, uint64_t member, int64_t now);
 
  private:

@@ -136,7 +136,7 @@ TEST(Cohorts, ThreadsThatStartTogetherAreOne) {
   EXPECT_NE(cohorts.cohort(2, 103, 5'000), a);
   const uint64_t late = cohorts.cohort(1, 104, 50'000);
   EXPECT_NE(late, a);
-  EXPECT_EQ(cohorts.cohort(1, 100, 60'000), a);  // still at work
+  EXPECT_EQ(cohorts.cohort(1, 100, 60'000), a);  // still active
   EXPECT_NE(cohorts.cohort(1, 101, 5'000'000), a);
 }
 

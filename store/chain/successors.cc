@@ -8,13 +8,13 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint8_t kCountMax = 250;
-// Conflicts remembered when a predecessor is replaced: the new one must be seen again before it is followed. Heads of
-// prompts, which follow another prompt's tail at random, never get there.
+// Conflicts counted when a predecessor is replaced: the new one must be seen again before it is followed. Heads of prompts, which
+// follow another prompt's tail at random, never reach that.
 constexpr uint8_t kContested = 2;
-// A link seen so often is followed even if the follower is better known after something else.
+// A link seen this often is followed even if the follower has more evidence for another predecessor.
 constexpr uint8_t kFollowedAnyway = 3;
 
-// How often a link was seen, when that is worth a write to the index: its first few times, then every doubling.
+// True if a link with this count is worth a write to the index: at its first few sightings, then at every doubling.
 bool worth_persisting(uint8_t count) { return (count & (count - 1)) == 0; }
 
 }  // namespace
@@ -139,7 +139,7 @@ void SuccessorTable::mark_dirty(uint64_t id, Row& row) {
   trim_dirty();
 }
 
-// Nobody drains: forget the oldest change rather than grow. (Ids of rows that were lost stay queued until here.)
+// If nothing drains, forget the oldest change rather than grow. (Ids of lost rows stay queued until here.)
 void SuccessorTable::trim_dirty() {
   while (dirty_order_.size() > set_count_ * kWays + kMaxSpilled) {
     const uint64_t oldest = dirty_order_.front();
@@ -149,7 +149,7 @@ void SuccessorTable::trim_dirty() {
   }
 }
 
-// Highest count; the most recently seen (the first) wins ties.
+// The highest count; the most recently seen (the first) wins ties.
 size_t SuccessorTable::best(const Row& row) {
   size_t top = 0;
   for (size_t i = 1; i < kMaxSuccessors && row.successors[i] != 0; ++i) {
@@ -168,8 +168,8 @@ void SuccessorTable::note_successor(uint64_t before, uint64_t after) {
   } else if (at == kMaxSuccessors) {  // full: the one seen longest ago goes
     at = kMaxSuccessors - 1;
   }
-  // What was seen before counts half of what it did: a conversation goes on where it went last, but a continuation
-  // seen many times survives one request that leaves it.
+  // Older sightings count half: a conversation continues where it went last, but a continuation seen many times survives one
+  // request that leaves it.
   if (at != 0 || count == 0 || best(row) != 0) {
     for (size_t i = 0; i < kMaxSuccessors; ++i) row.counts[i] = static_cast<uint8_t>((row.counts[i] + 1) / 2);
     count = static_cast<uint8_t>((count + 1) / 2);
@@ -190,10 +190,10 @@ bool SuccessorTable::still_leads_to(uint64_t before, uint64_t after) {
   return std::find(std::begin(row.successors), std::end(row.successors), after) != std::end(row.successors);
 }
 
-// Returns false if the evidence speaks against a well-founded predecessor.
+// Returns false if the evidence contradicts a well-founded predecessor.
 bool SuccessorTable::note_predecessor(uint64_t before, uint64_t after) {
   const uint64_t known = fetch(after).predecessor;
-  // A predecessor that was evicted and written anew has another id: no reason to doubt the new one.
+  // A predecessor that was evicted and written again has another id: no reason to doubt the new one.
   const bool stale = known != 0 && known != before && !still_leads_to(known, after);
   Row& row = fetch(after);
   if (known == before && known != 0) {
@@ -296,7 +296,7 @@ void SuccessorTable::drop_successor(uint64_t before, uint64_t after) {
     row->counts[kept++] = row->counts[i];
   }
   if (kept == kMaxSuccessors) return;
-  ++changes_;  // of several, another one may be likely now
+  ++changes_;  // of several successors, another one may be likely now
   for (; kept < kMaxSuccessors; ++kept) {
     row->successors[kept] = 0;
     row->counts[kept] = 0;

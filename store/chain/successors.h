@@ -1,9 +1,9 @@
-// What follows what. A chunk's name hashes its whole prefix, so a chunk has one true predecessor and, where prompts
-// branch, several successors. Both are learned from probe, write and read order and are only hints: a lost row costs a
+// The successors of each object. A chunk's name hashes its whole prefix, so a chunk has one true predecessor and, where prompts
+// branch, several successors. Both are learned from the order of probes, writes and reads, and are only hints: a lost row costs a
 // demand read, never a wrong byte.
 //
-// RAM: 64 bytes an object in a fixed table (rows, 8 to a set); rows that do not fit are fetched again through the
-// loader. Changed rows wait in drain_dirty() for the store to persist.
+// RAM: 64 bytes an object in a fixed table (rows, 8 to a set); rows that do not fit are fetched again through the loader. Changed
+// rows wait for the store to persist them (drain_dirty()).
 #pragma once
 
 #include <cstddef>
@@ -29,21 +29,21 @@ struct SuccessorRow {
   };
   std::vector<Link> successors;  // most likely first, at most SuccessorTable::kMaxSuccessors
   ObjectId predecessor;          // invalid if unknown or contested
-  ObjectId sibling;              // next in the ring of siblings (other ranks' chunk of this position)
+  ObjectId sibling;              // next in the ring of siblings (chunks of this position in other ranks)
   bool operator==(const SuccessorRow&) const = default;
 };
 
-// The persistent shape. The record has no field for the sibling: it travels as a last entry with the count 0.
+// The persistent form. The record has no field for the sibling: it is stored as a last entry with the count 0.
 SuccessorsRecord to_record(ObjectId id, const SuccessorRow& row);
 SuccessorRow from_record(const SuccessorsRecord& record);
 
-// Not thread-safe; the loader is called inside most calls and may block on the index (one lookup).
+// Not thread-safe; most calls use the loader, which may block on the index (one lookup).
 class SuccessorTable {
  public:
   static constexpr size_t kMaxSuccessors = 4;
   using Loader = std::function<std::optional<SuccessorRow>(ObjectId)>;
 
-  // `memory_bytes` is what the table takes when full (64 bytes a row), rounded down to whole sets of 8 rows.
+  // `memory_bytes`: the size of the full table (64 bytes a row), rounded down to whole sets of 8 rows.
   SuccessorTable(size_t memory_bytes, Loader loader);
   ~SuccessorTable();
   SuccessorTable(const SuccessorTable&) = delete;
@@ -51,35 +51,35 @@ class SuccessorTable {
 
   // `after` was seen right after `before`.
   void learn(ObjectId before, ObjectId after);
-  // The same from a weak source (present names probed in some order): never contradicts what is known.
+  // The same from a weak source (present names probed in some order): never contradicts known links.
   void learn_if_unknown(ObjectId before, ObjectId after);
 
-  // The successor to follow, or an invalid id if there is none, or none likely enough: a branch at which every
-  // continuation is as likely as another, or a predecessor link that other evidence contradicts.
+  // The successor to follow. Invalid if there is none, or none is likely enough: at a branch whose continuations are equally
+  // likely, or if other evidence contradicts the predecessor link.
   ObjectId next(ObjectId id);
   // All known successors, most likely first.
   void successors(ObjectId id, std::vector<ObjectId>& out);
   ObjectId predecessor(ObjectId id);
   bool has_successor(ObjectId id);
 
-  // The chunks of the same position in other ranks. linked in a ring; at most `max` are returned.
+  // The chunks of the same position in other ranks, linked in a ring; returns at most `max`.
   void link_siblings(ObjectId a, ObjectId b);
   void siblings(ObjectId id, size_t max, std::vector<ObjectId>& out);
 
-  // The object is gone for good: its row, the link to it, and the way back of what follows it in RAM go too.
+  // The object is deleted: erases its row, the link to it, and the predecessor links of its followers in RAM.
   void erase(ObjectId id);
   std::optional<SuccessorRow> row(ObjectId id);
 
-  // Changed rows, oldest change first; at most `max`. They count as persisted from here on.
+  // Changed rows, oldest change first; at most `max`. They count as persisted from now on.
   std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty(size_t max);
-  // The same for the changed ones among the rows of these objects.
+  // The same for the changed rows of these objects.
   std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty_of(std::span<const ObjectId> ids);
-  // A row that was drained could not be persisted: it is changed again.
+  // A drained row could not be persisted: it counts as changed again.
   void keep_dirty(ObjectId id, const SuccessorRow& row);
   size_t dirty_count() const { return dirty_order_.size(); }
   size_t rows() const { return rows_; }  // in RAM
 
-  // Rises whenever something may follow an object after which next() gave nothing.
+  // Grows whenever an object for which next() gave nothing may have a successor now.
   uint64_t changes() const { return changes_; }
 
   size_t memory_bytes() const { return set_count_ * sizeof(Set); }
@@ -108,7 +108,7 @@ class SuccessorTable {
 
   Set& set_of(uint64_t id);
   Row* find(uint64_t id);
-  // In RAM afterwards; the pointer holds until the next fetch().
+  // Brings the row into RAM; the reference is valid until the next fetch().
   Row& fetch(uint64_t id);
   size_t victim(Set& set);
   void spill(Set& set, size_t way);
@@ -127,7 +127,7 @@ class SuccessorTable {
   size_t set_count_ = 0;
   size_t hand_ = 0;
   Loader loader_;
-  std::deque<uint64_t> dirty_order_;  // all ids flagged kDirty in RAM or waiting in spilled_; others were drained already
+  std::deque<uint64_t> dirty_order_;  // all ids flagged kDirty in RAM or waiting in spilled_; other ids were already drained
   std::unordered_map<uint64_t, SuccessorRow> spilled_;  // changed rows that had to leave the table
   size_t rows_ = 0;
   uint64_t lost_rows_ = 0;

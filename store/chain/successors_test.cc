@@ -36,7 +36,7 @@ TEST(SuccessorTable, TheLastSeenWinsTiesAndMoreSightingsWin) {
   EXPECT_EQ(table.next(id(1)), id(20));
   for (int i = 0; i < 6; ++i) table.learn(id(1), id(20));
   table.learn(id(1), id(10));
-  EXPECT_EQ(table.next(id(1)), id(20));  // one request that leaves a beaten track
+  EXPECT_EQ(table.next(id(1)), id(20));  // one request leaves a well-known chain
   table.learn(id(1), id(10));
   table.learn(id(1), id(10));
   EXPECT_EQ(table.next(id(1)), id(10));
@@ -91,7 +91,7 @@ TEST(SuccessorTable, EraseCutsTheNeighbours) {
   EXPECT_FALSE(table.row(id(2)).has_value());
   std::map<uint64_t, SuccessorRow> rows;
   for (auto& [object, row] : table.drain_dirty(100)) rows[object.value] = row;
-  EXPECT_EQ(rows.size(), 2u);  // 1 and 3, as they are without 2
+  EXPECT_EQ(rows.size(), 2u);  // 1 and 3, without 2
   EXPECT_EQ(rows.at(1), SuccessorRow{});
   EXPECT_EQ(rows.at(3), SuccessorRow{});
 }
@@ -190,7 +190,7 @@ TEST(SuccessorTable, BoundedMemoryWithoutLosingWhatIsDrained) {
     return found == disk.end() ? std::nullopt : std::optional(found->second);
   });
   EXPECT_LE(table.memory_bytes(), 64u * 1024);
-  constexpr uint64_t kObjects = 20'000;  // twenty times what fits
+  constexpr uint64_t kObjects = 20'000;  // twenty times the size of the table
   for (uint64_t i = 1; i < kObjects; ++i) {
     table.learn(id(i), id(i + 1));
     if (i % 500 == 0) {
@@ -236,7 +236,7 @@ TEST(SuccessorTable, RowsOfChosenObjectsAreDrainedAndTakenBack) {
   EXPECT_FALSE(rows.contains(4));
 }
 
-// It left the table in between.
+// The row left the table in between.
 TEST(SuccessorTable, ARowThatIsTakenBackIsTheOneThatWasDrained) {
   SuccessorTable table(1, nullptr);  // 8 rows
   table.learn(id(1), id(2));

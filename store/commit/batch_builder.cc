@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kNamelessBytes = 64;  // about, of the removal of an object without a name
+constexpr uint64_t kNamelessBytes = 64;  // estimate for the removal of an object without a name
 
 uint64_t bytes_of(const Attributes& attributes) {
   uint64_t bytes = 128;
@@ -26,7 +26,7 @@ uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
 uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
 uint64_t bytes_of(const TouchRecord& touches) { return 32 + 8 * touches.atimes_ns.size(); }
 
-// A journal names what its own node has, and nothing else. False: nothing of the row is.
+// A journal names only objects of its own node. Returns false if nothing of the row is left.
 bool leave_own(SuccessorsRecord& row) {
   if (row.id.is_foreign()) return false;
   if (row.predecessor.is_foreign()) row.predecessor = {};
@@ -34,7 +34,7 @@ bool leave_own(SuccessorsRecord& row) {
   return true;
 }
 
-// Which goes with the object.
+// A spill file goes with its object.
 bool lies_in_spill_file(const SealedBody& sealed) {
   return sealed.snapshot.spill && sealed.body.place.extent == sealed.snapshot.spill_extent;
 }
@@ -43,7 +43,7 @@ bool lies_in_spill_file(const SealedBody& sealed) {
 
 // --- what waits ---
 
-// What is known of the bodies in this commit goes with them: nobody else may tell it before the end.
+// Takes the known successors of this commit's bodies with them: nothing else journals them before the end.
 void BatchBuilder::take_rows(Commit& commit) {
   std::vector<ObjectId> ids;
   for (const CommitRequest& request : commit.requests)
@@ -76,7 +76,7 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
     std::ranges::move(request.touches, std::back_inserter(commit.touches));
     request.touches.clear();
   }
-  for (SuccessorsRecord& row : commit.body_rows) {  // after those of requests, which were drained before
+  for (SuccessorsRecord& row : commit.body_rows) {  // after the rows of requests, which were drained earlier
     bytes += bytes_of(row);
     commit.successors.push_back(std::move(row));
   }
@@ -86,19 +86,19 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
     for (size_t i = 0; i < changed.size(); ++i) {
       if (!tree.is_only_adopted(changed[i]->id)) continue;
       tree.journal_adopted(changed[i]->id);
-      std::ranges::move(parts_.dirty.take_attributes(), std::back_inserter(changed));  // of those above it
+      std::ranges::move(parts_.dirty.take_attributes(), std::back_inserter(changed));  // attributes of directories above it
     }
     for (ObjectPtr& object : changed) {
-      tree.names().unpark(object->id);  // what it waits for may not come any more: a change was undone
+      tree.names().unpark(object->id);  // the body it waits for may never come: a change may have been undone
       {
         const auto lock = object->lock();
         bytes += bytes_of(object->attributes);
-        if (!object->durable && !object->is_regular()) bytes += bytes_of(object->base);  // a record of its own
+        if (!object->durable && !object->is_regular()) bytes += bytes_of(object->base);  // it gets a record of its own
       }
       commit.changed.push_back(std::move(object));
     }
   }
-  // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
+  // Names are given before others are taken: if a batch ended in between, an object would have two names, not none.
   std::vector<DirtyName> pending = tree.names().take_pending();
   std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
     const NameState* state = tree.names().state(name);
@@ -112,7 +112,8 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
   choose_shares(tree, commit);
 }
 
-// All of them, with what is said of peers' files under them. Nothing: of a directory, or what may be one, all that is in it is spoken of.
+// The bytes of all names, with the statements about peers' files under them. nullopt if a directory, or what may be one, needs statements
+// for all its content.
 std::optional<uint64_t> BatchBuilder::bytes_of_names(Tree::Write& tree, const Commit& commit) const {
   const bool alone = tree.view().is_alone();
   uint64_t bytes = 0;
@@ -125,13 +126,13 @@ std::optional<uint64_t> BatchBuilder::bytes_of_names(Tree::Write& tree, const Co
   return bytes;
 }
 
-// The removal of a name takes its object along only if the journal knew the name. An object whose body was journaled before its
-// name was, and that was unlinked in between, is named in a removal of its own. Some at a time: clients get in between.
+// The removal of a name removes its object only if the journal knew the name. An object whose body was journaled before its name, and that
+// was unlinked in between, gets a removal of its own. Works in pieces, so that clients get in between.
 void BatchBuilder::take_nameless(Commit& commit) {
   constexpr size_t kStepsUnderLock = 256;
   Tree::Write tree = parts_.tree.write();
   const auto look = [&](ObjectId id) {
-    if (tree.names().mentions(id)) return false;  // its removal waits
+    if (tree.names().mentions(id)) return false;  // a pending removal of its name
     const ObjectPtr object = tree.live(id);
     if (object) {
       const auto lock = object->lock();
@@ -150,7 +151,7 @@ void BatchBuilder::take_nameless(Commit& commit) {
   }
 }
 
-// The body does not go into the journal: its object is gone, or what it shares is.
+// The body is not journaled: its object is gone, or the place that it shares is.
 void BatchBuilder::drop_body(Tree::Write& tree, SealedBody& sealed) {
   const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !lies_in_spill_file(sealed);
   ObjectPtr object = std::move(sealed.snapshot.object);
@@ -158,7 +159,7 @@ void BatchBuilder::drop_body(Tree::Write& tree, SealedBody& sealed) {
   {
     const auto lock = object->lock();
     object->replaced_checked = true;
-    // What was written counts as dead from here on, and is not written again.
+    // The written bytes count as dead from here on, and are not written again.
     if (object->nlink == 0) parts_.space.release_leaving(object->id, std::exchange(object->sealing_reserved_bytes, 0));
   }
   if (written) parts_.dead.add({}, sealed.body.place);
@@ -168,8 +169,7 @@ void BatchBuilder::drop_body(Tree::Write& tree, SealedBody& sealed) {
 
 // --- one batch ---
 
-// The names and attributes that wait are taken with the first one, under the same
-// lock that it is made under.
+// The first batch takes the pending names and attributes, under the same lock.
 bool BatchBuilder::build(Commit& commit) {
   Tree::Write tree = parts_.tree.write();
   if (!commit.taken) take_waiting(tree, commit);
@@ -235,7 +235,7 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
       object->attributes_durable = object->attributes_version;
       continue;
     }
-    // What its body brought along; a later change is listed again when that is settled.
+    // Its body has brought the attributes along; settling that lists a later change again.
     if (commit.put.contains(object->id)) continue;
     if (object->durable) {
       commit.add(AttributesRecord{object->id, object->attributes}, bytes_of(object->attributes));
@@ -247,7 +247,7 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
       commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(object->base));
       commit.put.emplace(object->id, 0);
     } else {
-      // Comes with its body. Marked clean so that a later change lists it again.
+      // The attributes go with the body. Marked clean so that a later change lists them again.
       if (accepted_bytes > object->awaiting_body_bytes)
         parts_.records.await_body(accepted_bytes - std::exchange(object->awaiting_body_bytes, accepted_bytes));
       object->attributes_durable = object->attributes_version;
@@ -257,12 +257,13 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
   }
 }
 
-// To the journal, once this batch is in it: as it was when it was renamed or linked, or later. For a name that is given to an
-// older body of its object shows bytes that nobody ever saw under it.
+// True if, once this batch is in it, the journal knows the object as it was when it was renamed or linked, or later. A name given to an
+// older body would show bytes that no client ever saw under it.
 bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const {
   const ObjectPtr object = tree.live(id);
   if (!object) return true;
-  // What was made while an earlier batch of this commit was written is put by the next one; before attributes are added, all of `changed` will be.
+  // An object made while an earlier batch of this commit was written goes into the next one; before add_attributes(), all of `changed`
+  // still will.
   if (!object->is_regular()) return object->durable || !commit.changed.empty() || commit.put.contains(id);
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
@@ -271,7 +272,7 @@ bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, Object
          (object->durable && object->journaled_version() >= object->named_version);
 }
 
-// It was renamed, and its new name waits for its body: taken from the old one it would be gone, with what was synced of it.
+// True if the object was renamed and its new name waits for its body: if it lost the old name now, it would be lost with its synced bytes.
 bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const {
   const ObjectPtr object = id.valid() ? tree.live(id) : nullptr;
   return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(tree, commit, id);
@@ -289,9 +290,9 @@ BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const C
   return state.child.valid() && !state.child.is_foreign() ? NameChange::kWaits : NameChange::kNone;
 }
 
-// What a client removed or replaced is gone on all nodes that read this batch. False: not all of it was said, and the name waits until it is.
+// What a client removed or replaced disappears on all nodes that read this batch. Returns false if statements are missing: the name waits.
 bool BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state) {
-  constexpr size_t kMostAtOnce = 20'000;  // a batch is one frame
+  constexpr size_t kMostAtOnce = 20'000;  // so that a batch stays one frame
   if (state.overridden.empty() || tree.view().is_alone()) return true;
   const PeersRemoval removal{.children = &state.overridden,
                              .is_taken =
@@ -313,13 +314,13 @@ bool BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const 
 }
 
 void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
-  if (!commit.bodies.empty() || !commit.changed.empty()) return;  // of a later batch
+  if (!commit.bodies.empty() || !commit.changed.empty()) return;  // names go with a later batch
   for (; !commit.pending.empty() && !commit.full(); commit.pending.pop_front()) {
     DirtyName name = std::move(commit.pending.front());
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     if (state->child.valid() && !state->child.is_foreign() && !tree.is_only_adopted(state->child) && tree.is_only_adopted(name.parent)) {
-      tree.journal_adopted(name.parent);  // whoever gives a name in it sees to that first; where one did not, the index would pass over the name
+      tree.journal_adopted(name.parent);  // usually done by the call that gives the name; if not, the index would skip the name
       tree.names().put_back_pending(std::move(name));
       continue;
     }
@@ -345,10 +346,10 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         break;
       case NameChange::kWaits:  // its body is not sealed yet
         if (state->older_versions.empty()) tree.names().park(std::move(name), state->child);
-        else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
+        else tree.names().put_back_pending(std::move(name));  // the seal of another version may be enough
         break;
       case NameChange::kWaitsForOther:
-        keep_answers(commit);  // a peer's statement is not answered before its name went
+        keep_answers(commit);  // no answer to a peer's statement before the name is gone
         tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits, or only peers have it
@@ -358,7 +359,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
   }
 }
 
-// Of those that one peer is given the last counts.
+// Of several answers to the same peer, only the last counts.
 void BatchBuilder::keep_answers(Commit& commit) {
   for (Record& answer : commit.answers) {
     if (const auto* const seen = std::get_if<SeenRecord>(&answer))
@@ -371,7 +372,7 @@ void BatchBuilder::keep_answers(Commit& commit) {
   commit.answers.clear();
 }
 
-// The row of an object that the journal does not know would be lost.
+// A row of an object that the journal does not know would be lost.
 void BatchBuilder::add_rows(const Tree::View& tree, Commit& commit) {
   for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
     SuccessorsRecord& row = commit.successors.front();
@@ -392,7 +393,7 @@ void BatchBuilder::give_up(Commit& commit) {
   Tree::Write tree = parts_.tree.write();
   if (!commit.taken) take_waiting(tree, commit);
   auto abandon = [&](SealedBody& sealed) {
-    // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
+    // Not a place that is in use already: the place of a quarantined body is the journaled one.
     if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) parts_.dead.add({}, sealed.body.place);
     parts_.changes.abandon_seal(sealed.snapshot.object);
     tree.forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
@@ -413,7 +414,7 @@ void BatchBuilder::give_up(Commit& commit) {
   for (auto& [object, version] : commit.attributes) {
     parts_.dirty.add_attributes(object);
     const auto lock = object->lock();
-    object->accepted_bytes = record_bytes(*object);  // RecordSpace has it back
+    object->accepted_bytes = record_bytes(*object);  // counts in RecordSpace again
   }
   for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
   keep_answers(commit);

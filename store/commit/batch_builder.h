@@ -1,4 +1,4 @@
-// What waits to be journaled, turned into batches: which bodies, attributes and names go, in which order, and which wait for others.
+// Turns pending changes into batches: decides which bodies, attributes and names are journaled, in which order, and which wait for others.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace kvcachefs {
 
-// No state of its own; used by one thread at a time, the committer. Its calls take the lock of the Tree, and under it those of
-// objects, one at a time. None does I/O but index reads.
+// Used by one thread at a time, the committer. Calls take the Tree's lock, and under it those of objects, one at a time. None does I/O,
+// except index reads.
 class BatchBuilder {
  public:
   struct Parts {
@@ -36,19 +36,19 @@ class BatchBuilder {
   };
   explicit BatchBuilder(Parts parts) : parts_(parts) {}
 
-  // What is known of the successors of the bodies in this commit; first.
+  // Takes the known successors of the bodies in this commit; call first.
   void take_rows(Commit& commit);
-  // Objects that the index knows and no name refers to any more; before the first batch.
+  // Takes the objects in the index that no name refers to any more; call before the first batch.
   void take_nameless(Commit& commit);
-  // Makes the next batch; false if nothing is left.
+  // Makes the next batch; returns false if nothing is left.
   bool build(Commit& commit);
-  // The journal takes nothing: all that the commit has, in a batch or not, waits again, and bodies are sealed anew.
+  // Call if the journal takes nothing: everything in the commit, in a batch or not, waits again, and bodies are sealed again.
   void give_up(Commit& commit);
-  // How often a name was looked at so far, for tests: some times for each that waits, whatever they wait for.
+  // How often names were looked at so far, for tests: a few times for each pending name, whatever it waits for.
   uint64_t looks() const { return looks_; }
 
  private:
-  // What a batch says of a dirty name.
+  // How a batch changes a dirty name.
   enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
 
   void take_waiting(Tree::Write& tree, Commit& commit);
@@ -68,7 +68,7 @@ class BatchBuilder {
 
   const Parts parts_;
   mutable uint64_t looks_ = 0;
-  std::vector<Record> answers_for_later_;  // names that they speak of could not be journaled yet. Of the committer's thread
+  std::vector<Record> answers_for_later_;  // they answer statements about names that could not be journaled yet. Used by the committer's thread
 };
 
 }  // namespace kvcachefs

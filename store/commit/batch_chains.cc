@@ -1,5 +1,5 @@
-// Of the BatchBuilder: where the names of a commit hang together in chains, as those of files that are rotated do. One name decides about the
-// next, so each is looked at again only where that on which it depends changed: all of it is done under the lock of the Tree.
+// Part of BatchBuilder: names of a commit that depend on one another in chains, as those of rotated files do. Each name decides about the
+// next, so a name is checked again only if one it depends on changed: all this runs under the Tree's lock.
 #include <algorithm>
 #include <deque>
 #include <functional>
@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Numbers of pending names, by the objects that they may be given to.
+// Positions of pending names, by the objects that they may be given to.
 using NamesOfObjects = std::unordered_multimap<ObjectId, size_t>;
 void note_versions(NamesOfObjects& names, const NameState& state, size_t number) {
   names.emplace(state.child, number);
@@ -23,15 +23,15 @@ void note_versions(NamesOfObjects& names, const NameState& state, size_t number)
 
 }  // namespace
 
-// Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
-// So that one has its new name with the body that is journaled, and before the other has the old one.
+// Another object takes the name of an object whose new name still waits: neither may be lost, and no other name should have to wait. So the
+// dispossessed object gets its new name with its journaled body, before the other object gets the old name.
 void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
   const auto was_journaled = [&](const DirtyName& name) {
     const NameState* state = tree.names().state(name);
     return state != nullptr && state->durable.valid();
   };
-  if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // nothing but new names: as usual
-  for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
+  if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // only new names: the usual case
+  for (const SealedBody& sealed : commit.bodies)  // the state in which names are given
     if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
   const auto dispossesses = [&](const DirtyName& name) {
     const NameState* state = tree.names().state(name);
@@ -40,7 +40,7 @@ void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
            change_of(tree, commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
            would_be_nameless(tree, commit, state->durable);
   };
-  // One that is named so may take the name of the next: only its own new names are looked at again.
+  // An object named this way may take the name of the next one: only its own new names are checked again.
   std::vector<ObjectId> found;
   const auto look = [&](size_t number) {
     if (!dispossesses(commit.pending[number])) return;
@@ -64,7 +64,7 @@ void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
   }
   commit.put.clear();
   if (commit.named_as_is.empty()) return;
-  // Each goes before the name that is taken from its object, which led to it: a batch may end in between.
+  // Each of these names goes before the name taken from its object, because a batch may end in between.
   std::vector<std::pair<size_t, DirtyName>> first;
   std::deque<DirtyName> rest;
   for (DirtyName& name : commit.pending) {
@@ -79,15 +79,15 @@ void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
   std::ranges::move(rest, std::back_inserter(commit.pending));
 }
 
-// A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
-// gives it to the other. Bodies for which that is not so are dropped, and written after all.
+// A place may change hands only within one batch: its old object must lose its last journaled name in the batch that gives the place to the
+// new one. Bodies for which this does not hold are dropped here, and written after all.
 void BatchBuilder::choose_shares(Tree::Write& tree, Commit& commit) {
   auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
   if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
   for (const SealedBody& sealed : commit.bodies)
     if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
   std::unordered_map<ObjectId, uint32_t> losing;
-  const auto loses = [&](const DirtyName& name) {  // its journaled object does
+  const auto loses = [&](const DirtyName& name) {  // whether the journaled object of this name loses it
     const NameState* state = tree.names().state(name);
     if (state == nullptr || !state->durable.valid()) return false;
     ObjectId named;
@@ -101,9 +101,9 @@ void BatchBuilder::choose_shares(Tree::Write& tree, Commit& commit) {
   }
   struct Taker {
     SealedBody* body = nullptr;
-    uint32_t nlink = 0;  // that the other has to lose
+    uint32_t nlink = 0;  // names that the other object has to lose
   };
-  std::unordered_map<ObjectId, Taker> takers;  // by what they share with
+  std::unordered_map<ObjectId, Taker> takers;  // by the object they share with
   std::vector<ObjectId> dropped;
   const auto drop = [&](SealedBody& sealed) {
     dropped.push_back(sealed.snapshot.object->id);
@@ -127,7 +127,7 @@ void BatchBuilder::choose_shares(Tree::Write& tree, Commit& commit) {
       note_versions(names, *state, number);
       names.emplace(state->durable, number);
     }
-  while (!dropped.empty()) {  // a body that is dropped keeps its name from being given, and its old one from being taken
+  while (!dropped.empty()) {  // a dropped body keeps its name from being given, and the old one from being taken
     const auto [first, last] = names.equal_range(dropped.back());
     dropped.pop_back();
     for (auto each = first; each != last; ++each) {

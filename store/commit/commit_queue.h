@@ -1,4 +1,4 @@
-// What the committer is given, and the queue in which it waits.
+// The committer's requests, and the queue in which they wait.
 #pragma once
 
 #include <atomic>
@@ -13,44 +13,44 @@
 
 namespace kvcachefs {
 
-// A body that is on the volume and waits for its journal record.
+// A body that is written to the volume and waits for its journal record.
 struct SealedBody {
   Snapshot snapshot;
   Body body;
-  ExtentId extent;  // to sync before the record when asked to; invalid: nothing was written (inline, empty, shared)
-  ObjectId shared_with;  // the object whose place this body takes over: it must lose its last name in the same batch
+  ExtentId extent;  // to be synced before the record if requested; invalid: nothing was written (inline, empty, shared)
+  ObjectId shared_with;  // the object whose place this body takes over: its last name must go in the same batch
 };
 
 struct CommitRequest {
   std::vector<SealedBody> bodies;
   std::vector<SuccessorsRecord> successors;
-  std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
-  std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
-  std::vector<Record> answers;    // to what peers said: SeenRecords, journaled once all names are that wait until then
-  std::vector<StatementRecord> touches;  // of what peers have: TouchRecords, not kept where the journal does not take them
-  bool sync = false;        // sync these bodies' extents before the record and the record before `done`
-  bool sync_all = false;    // ... and everything else written so far, and say so in the journal
+  std::vector<ExtentId> extents;  // of bodies sealed earlier, to be synced with these
+  std::vector<ExtentId> closed;   // pack extents that take no more bodies; all commits of bodies in them come before this one
+  std::vector<Record> answers;    // answers to peers' statements: SeenRecords, journaled after all names that they wait for
+  std::vector<StatementRecord> touches;  // uses of peers' objects: TouchRecords, dropped if the journal does not take them
+  bool sync = false;        // sync the extents of these bodies before the record, and the record before `done`
+  bool sync_all = false;    // ... and everything else written so far, and write a mark to the journal
   StatusCompletion done;    // may be empty
 };
 
-// Thread-safe; its lock is that of BlockingQueue, a leaf. One thread, the committer, takes from it.
+// Thread-safe; its lock is that of BlockingQueue, a leaf. One thread, the committer, takes requests.
 class CommitQueue {
  public:
   void add(CommitRequest request) {
     in_work_.fetch_add(1);  // before it can be taken: idle() never misses one
     requests_.add(std::move(request));
   }
-  // All that wait. They count as in work until settled() is told of them.
+  // Takes all waiting requests. They count as in work until settled() is called for them.
   std::vector<CommitRequest> take() { return requests_.take(); }
   void settled(size_t count) { in_work_.fetch_sub(count); }
-  // Nothing waits, and nothing is in work.
+  // True if no request waits or is in work.
   bool idle() const { return in_work_.load() == 0; }
   bool wait() { return requests_.wait(); }
   void stop() { requests_.stop(); }
 
-  // Of the bodies in requests so much was written to the volume, and is not synced as far as is known.
+  // The bodies in requests put so many bytes on the volume that are not known to be synced.
   void note_written(uint64_t bytes) { unsynced_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
-  void note_syncing() { unsynced_bytes_.store(0, std::memory_order_relaxed); }  // all that was written until now
+  void note_syncing() { unsynced_bytes_.store(0, std::memory_order_relaxed); }  // everything written until now
   uint64_t unsynced_bytes() const { return unsynced_bytes_.load(std::memory_order_relaxed); }
 
  private:

@@ -51,7 +51,7 @@ bool Committer::step() {
     parts_.counters.errors_journal.fetch_add(1, std::memory_order_relaxed);
     failure_.tell("journal: " + status.error().message);
     parts_.builds.dirty.wake();  // to try again
-  } else if (commit.appended_bytes > 0 || commit.sync) {  // it took something
+  } else if (commit.appended_bytes > 0 || commit.sync) {  // the journal took something
     failure_.over();
   }
   parts_.builds.accesses.not_kept(commit.early_rows);
@@ -59,7 +59,7 @@ bool Committer::step() {
     parts_.builds.dead.packs_closed(request.closed);  // all bodies in them are committed or given up
   parts_.queue.settled(count);
   parts_.builds.dirty.seal_ended();
-  if (!parts_.resumer.waiters().nobody_waits()) parts_.resumer.memory_came_back();  // what was journaled can be given up
+  if (!parts_.resumer.waiters().nobody_waits()) parts_.resumer.memory_came_back();  // journaled bytes can be dropped
   if (status) status = check_fence();  // this process may have been stopped meanwhile
   for (CommitRequest& request : commit.requests) {
     if (!request.done) continue;
@@ -112,7 +112,7 @@ Status Committer::sync_data(Commit& commit) {
     commit.sync |= request.sync || request.sync_all;
     commit.sync_all |= request.sync_all;
     if (!request.sync) continue;
-    for (const SealedBody& sealed : request.bodies)  // also a place that is shared: it may not be synced either
+    for (const SealedBody& sealed : request.bodies)  // also a shared place: it may not be synced either
       if (sealed.body.place.extent.valid()) request.extents.push_back(sealed.body.place.extent);
     extents.insert(extents.end(), request.extents.begin(), request.extents.end());
   }
@@ -125,8 +125,8 @@ Status Committer::sync_data(Commit& commit) {
   return {};
 }
 
-// After sync_all: everything journaled before this, and its data, is on the medium. Recovery need not verify it, and the
-// index may hold it (an index ahead of the data would trust bodies that a power cut took).
+// Call after sync_all: everything journaled before this, and its data, is on the medium. Recovery need not verify it, and the index may
+// have it (an index ahead of the data would trust bodies that a power cut took).
 Status Committer::mark_synced() {
   Batch mark;
   mark.stamp = parts_.builds.stamps.next();
@@ -135,15 +135,15 @@ Status Committer::mark_synced() {
   kill_point("mark-appended");
   auto freed = apply_to_index(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
-  KVC_TRY(sync_journal());  // the index must not reach past the end of what is on the medium
+  KVC_TRY(sync_journal());  // the index must not get ahead of the medium
   parts_.builds.index.freeze();
   parts_.settles.unmarked.clear();
   kill_point("mark-synced");
   return {};
 }
 
-// Between the records and a mark: no mark may be made while a body that it would cover could not be synced. As far as the journal knows: what was moved or removed in RAM only is
-// found in the old place after a crash.
+// Between the records and a mark: no mark while a body that it would cover could not be synced. This goes by the journal: a body moved or
+// removed only in RAM is at its old place after a crash.
 Status Committer::may_mark() {
   Status status;
   for (const auto& [extent, error] : parts_.extents.lost()) {
@@ -166,7 +166,7 @@ bool speaks_of_peers(const Batch& batch) {
 }
 }  // namespace
 
-// What is said of peers, and answered to them, changes what clients see of theirs.
+// Statements about peers, and answers to them, change what clients see of the peers' files.
 Result<std::vector<FreedPlace>> Committer::try_to_apply(const Batch& batch, JournalPosition after) {
   if (!speaks_of_peers(batch)) return parts_.builds.index.apply(batch, after);
   Result<std::vector<FreedPlace>> freed;
@@ -177,8 +177,8 @@ Result<std::vector<FreedPlace>> Committer::try_to_apply(const Batch& batch, Jour
   return freed;
 }
 
-// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more. Without the lock of the Tree, for
-// that takes reading all journals.
+// The batch is already in the journal, so this must not fail: a damaged index is rebuilt first, or no longer committed. Called without the
+// Tree's lock, because a rebuild reads all journals.
 Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
   if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
   auto freed = try_to_apply(batch, after);
@@ -190,7 +190,7 @@ Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, Jo
 }
 
 Status Committer::apply(Commit& commit, JournalPosition after) {
-  // Without the lock of the names: until they are settled, names and objects of the batch are answered from RAM.
+  // Not under the Tree's lock: until they are settled, names and objects of the batch are answered from RAM.
   auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : apply_to_index(commit.batch, after);
   settler_.settle(commit, freed ? std::span<const FreedPlace>(*freed) : std::span<const FreedPlace>());
   if (freed) return {};

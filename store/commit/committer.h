@@ -1,8 +1,8 @@
-// The committer: one thread that turns sealed bodies, changed attributes and changed names into one journal batch, applies it to the
-// index, and then answers the calls that wait. All requests that queue up meanwhile go into one batch (group commit).
+// The committer: one thread that puts sealed bodies, changed attributes and changed names into one journal batch, applies it to the index,
+// and then answers the waiting calls. Requests that queue up meanwhile share the next batch (group commit).
 //
-// Invariant 3 is kept here: a body is written before it is in a request, and under sync the data is synced before the record, the
-// record before the answer. A mark says that all before it, records and data, is on the medium.
+// Invariant 3 is kept here: a body is written before it is in a request; under sync the data is synced before the record, and the record
+// before the answer. A mark states that everything before it, records and data, is on the medium.
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe but for step(), which one thread runs at a time: kvc-committer between start() and stop(), else the owner's (tests).
+// Thread-safe, except step(), which one thread at a time runs: kvc-committer between start() and stop(), otherwise the owner's (tests).
 class Committer {
  public:
   struct Parts {
@@ -38,24 +38,24 @@ class Committer {
     Counters& counters;
     BatchBuilder::Parts builds;
     Settler::Parts settles;
-    std::function<Status()> mend_index;  // builds the index anew if it is damaged; success: it is sound. Blocks
-    NodeFence* fence = nullptr;          // null: nobody else can have this node
+    std::function<Status()> mend_index;  // rebuilds the index if it is damaged; success: it is sound. Blocks
+    NodeFence* fence = nullptr;          // null: no other process can take over this node
   };
   explicit Committer(Parts parts) : parts_(std::move(parts)), builder_(parts_.builds), settler_(parts_.settles) {}
   ~Committer() { stop(); }
 
   void start();
-  // Ends the thread, once it has done what is queued.
+  // Ends the thread after it has done the queued requests.
   void stop();
   bool is_running() const { return running_.load(); }
-  // Commits all that is queued. False: nothing was.
+  // Commits everything queued. Returns false if nothing was.
   bool step();
-  // Returns once the request is settled: by the thread, or by this one where none runs. No lock held.
+  // Returns once the request is settled: by the committer's thread, or by the caller's if none runs. Call with no lock held.
   Status commit_and_wait(CommitRequest request);
-  // A batch that follows from no request: of a start, before any. Neither applied to the index nor settled.
+  // Appends a batch that belongs to no request, during a start, before any request. It is neither applied to the index nor settled.
   Result<JournalPosition> append(const Batch& batch);
 
-  // Appended since the last checkpoint of this epoch took the place of journals. Does not block.
+  // Bytes appended since the last checkpoint of this epoch replaced the journals before it. Does not block.
   uint64_t journal_bytes() const { return parts_.journal.appended().bytes_since_rotate; }
 
  private:
@@ -72,7 +72,7 @@ class Committer {
   const Parts parts_;
   BatchBuilder builder_;
   Settler settler_;
-  log::LastingFailure failure_;  // of the journal, or of syncs before it
+  log::LastingFailure failure_;  // of the journal, or of the syncs before it
   std::atomic<bool> running_{false};
   std::thread thread_;
 };

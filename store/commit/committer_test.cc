@@ -1,4 +1,4 @@
-// What is journaled, in which order, and what follows from it; without lanes and without a store.
+// The content and order of journaled batches, and what follows from them; without lanes and without a store.
 #include "store/commit/committer.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace committer_test {
 
 class CommitterTest : public CommitFixture {
  protected:
-  // The first call of this beginning that was made; SIZE_MAX: none was.
+  // The first call made that begins like this; SIZE_MAX: none.
   size_t call(const std::string& beginning) {
     const auto found = std::find_if(calls.begin(), calls.end(), [&](const std::string& each) { return each.starts_with(beginning); });
     return found == calls.end() ? SIZE_MAX : static_cast<size_t>(found - calls.begin());
@@ -50,7 +50,7 @@ TEST_F(CommitterTest, ABodyAndItsNameAreOneBatchAndTheCallIsAnsweredWhenTheIndex
   EXPECT_FALSE(committer->step());
 }
 
-// One that is put by a later commit: the index would pass over its name, and nobody would say it again.
+// A later commit puts the directory: if its name came first, the index would skip the name, and no later batch would repeat it.
 TEST_F(CommitterTest, ADirectoryMadeBetweenTwoBatchesIsNotNamedBeforeItIsPut) {
   const auto make_directory = [this](const std::string& name, size_t xattr_bytes = 0) {
     Attributes attributes;
@@ -105,7 +105,7 @@ TEST_F(CommitterTest, ANameWaitsForItsBody) {
   EXPECT_EQ(named_in_index("a"), body->id);
 }
 
-// A peer reads the journal before the index here has it, and its removal is not to be answered before.
+// A peer reads the journal before the index here has the batch; its removal must not be answered before that.
 TEST_F(CommitterTest, WhatABatchNamesIsKnownUntilTheIndexHasItWhateverTheNameIsByThen) {
   const ObjectPtr body = make("a"), other = make("b");
   write(body, 5000);
@@ -253,7 +253,7 @@ TEST_F(CommitterTest, APlaceChangesHandsOnlyInTheBatchThatTakesItFromTheOther) {
   EXPECT_EQ(index.objects.at(twin->id).body.place, place);
 }
 
-// ... also where so much is said of what peers had under other names that the commit takes two batches.
+// ... also if peers had so much under other names that the statements make the commit take two batches.
 TEST_F(CommitterTest, APlaceDoesNotChangeHandsWhereWhatIsSaidOfPeersTakesTwoBatches) {
   constexpr uint64_t kNames = 25'000;
   const auto name_of = [](uint64_t number) { return std::string(180, 'x') + std::to_string(number); };
@@ -298,7 +298,7 @@ TEST_F(CommitterTest, APlaceDoesNotChangeHandsWhereWhatIsSaidOfPeersTakesTwoBatc
   EXPECT_TRUE(is_queued(twin)) << "it is written after all";
 }
 
-// A rotation of logs that their writers have open: each name is taken by the file before, whose own new name waits for what was written since.
+// A rotation of logs that their writers have open: the file before takes each name, and its own new name waits for the bytes written since.
 TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   constexpr uint64_t kFiles = 300;
   const auto name_of = [](uint64_t number) { return "log." + std::to_string(number); };
@@ -327,7 +327,7 @@ TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   EXPECT_TRUE(committer->step());
   EXPECT_EQ(named_in_index(name_of(1)), fresh->id);
   for (uint64_t n = 1; n < kFiles; ++n) EXPECT_EQ(named_in_index(name_of(n + 1)), logs[n]->id) << n;
-  // Also were each record a batch of its own, none of them would be without a name in between.
+  // Even if each record were a batch of its own, no file would be without a name in between.
   std::map<std::string, ObjectId> names;
   std::map<ObjectId, int> links;
   for (const Batch& batch : journaled_batches())
@@ -346,7 +346,7 @@ TEST_F(CommitterTest, AChainOfSharedPlacesOfWhichNoneChangesHandsTakesWorkInProp
   std::vector<ObjectPtr> old, fresh;
   const auto name_of = [](uint64_t number) { return "log." + std::to_string(number); };
   for (uint64_t n = 0; n < kFiles; ++n) old.push_back(put(name_of(n)));
-  // Each has the bytes of one file and the name of the next; the name of the first stays as it is.
+  // Each has the bytes of one file and the name of the next; the name of the first does not change.
   std::vector<SealedBody> bodies;
   for (uint64_t n = 0; n < kFiles; ++n) {
     fresh.push_back(make("tmp"));
@@ -372,7 +372,7 @@ TEST_F(CommitterTest, AChainOfSharedPlacesOfWhichNoneChangesHandsTakesWorkInProp
   builder.give_up(commit);
 }
 
-// What a client removed with a peer's directory is said; a name that the peer made in it since stays, with the directory.
+// Statements cover the files that a client removed with a peer's directory; a name that the peer made in it since stays, with the directory.
 TEST_F(CommitterTest, OfAPeersDirectoryNothingIsSaidWhereThereIsANameThatNobodyTook) {
   FakeIndex of_peer;
   const auto give = [&](uint64_t directory, const std::string& name, uint64_t child, uint32_t type) {
@@ -382,7 +382,7 @@ TEST_F(CommitterTest, OfAPeersDirectoryNothingIsSaidWhereThereIsANameThatNobodyT
   give(0, "d", 1000, S_IFDIR);
   give(1000, "taken", 1001, S_IFREG);
   tree.write().view().set_peers({{1, "peer", {std::shared_ptr<const Index>(), &of_peer}, std::make_shared<const Statements>()}});
-  const ObjectId child = ObjectId::make(1, 1, 1000), here = ObjectId::make(0, 1, 1000);  // which was removed
+  const ObjectId child = ObjectId::make(1, 1, 1000), here = ObjectId::make(0, 1, 1000);  // the removed directory
   const auto said_after_removal = [&] {
     {
       Tree::Write names = tree.write();
@@ -483,7 +483,7 @@ TEST_F(CommitterTest, NoMarkIsMadeWhileABodyLiesWhereASyncFailed) {
   sync_all(answer = {});
   EXPECT_TRUE(answer.is_error(Code::kIo)) << "it still lies there";
   EXPECT_EQ(index.frozen, 0u);
-  write(body, 5000);  // sealed once more, elsewhere
+  write(body, 5000);  // sealed once more, to another place
   queue.add(request_of(body));
   sync_all(answer = {});
   EXPECT_TRUE(answer.is_good());

@@ -1,4 +1,4 @@
-// Writing beside the journal where the file system is full: room is kept for that, and given up for it bit by bit.
+// Writes the journal and its companion files on a full file system: gives up the reserved room for them bit by bit.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace kvcachefs {
 
-// Thread-safe: what it uses is.
+// Thread-safe, because its parts are.
 class JournalRoom {
  public:
   JournalRoom(Reserve& reserve, Counters& counters) : reserve_(reserve), counters_(counters) {}
 
-  // From now on spare files of extents, and what is open of extents, are given up as well. Before other threads begin.
+  // From now on spare files and cached descriptors of extents are given up as well. Call before other threads start.
   void set_extents(Extents& extents) { extents_ = &extents; }
 
-  // Repeats `attempt`, which answers a Status or a Result, as long as it fails for want of room or of files and some can be given up.
+  // Repeats `attempt`, which returns a Status or a Result, while it fails for lack of room or of files and something can be given up.
   template <class Attempt>
   auto write(Attempt attempt) {
     constexpr uint64_t kBitBytes = kMiB;

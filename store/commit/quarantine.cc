@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// A seal that ends when the record is journaled. The object is locked.
+// Makes a seal that ends when the record is journaled. Caller holds the object's lock.
 SealedBody quarantine_record(const ObjectPtr& object) {
   object->sealing = true;
   SealedBody record;
@@ -30,7 +30,7 @@ void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::
     const auto lock = object->lock();
     if (object->base.quarantined != again || object->base.version != base_version) return;
     tree.mark_quarantined(object);
-    if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it
+    if (object->sealing || object->content_dirty()) return;  // a new body that replaces it is on its way
     record = quarantine_record(object);
   }
   log::error("object {} is quarantined: {}. It reads as absent from now on; `kvcachefs fsck` tells more", object->id.value,
@@ -40,12 +40,12 @@ void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::
   parts_.commits.add(std::move(request));
 }
 
-// Its node has given the place back a moment ago, as a rule, and this one reads of that next.
+// Usually its node has given the place back a moment ago, and this node will read about that next.
 void Quarantine::put_foreign(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
   {
     Tree::Write tree = parts_.tree.write();
     const auto lock = object->lock();
-    if (object->outdated || object->nlink == 0) return;  // there is another by now; who has this one open hears of it
+    if (object->outdated || object->nlink == 0) return;  // there is another body by now; clients that have this one open get the error
     if (object->base.version != base_version || tree.is_quarantined(object->id)) return;
     tree.found_quarantined(object->id);
   }

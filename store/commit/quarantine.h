@@ -1,4 +1,4 @@
-// Bodies whose bytes are not what was written: absent from now on, never wrong (invariant 2 of the store).
+// Bodies whose bytes differ from those written: from now on absent, never wrong (invariant 2 of the store).
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no lock of its own: takes that of the Tree, then that of the body. What is put here is journaled by the committer.
+// Thread-safe; has no lock: takes the Tree's, then the body's. The committer journals each quarantine.
 class Quarantine {
  public:
   struct Parts {
@@ -25,14 +25,15 @@ class Quarantine {
   };
   explicit Quarantine(Parts parts) : parts_(parts) {}
 
-  // The journaled body of this version. Nothing if the body has another by now. One of a peer is absent on this mount only. No lock held.
+  // Quarantines the journaled body of this version; does nothing if there is another by now. A peer's body is absent on this mount only. No
+  // lock held.
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, false); }
-  // It is in quarantine, but the journal did not take that.
+  // The body is already in quarantine, but the journal did not take the record.
   void put_again(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, true); }
-  // What was to be moved (Relocator) cannot be read any more: by a lane that has it in hand, or of a body that is beyond help. False: it was
-  // written to meanwhile, and its writer has to hear of it. No lock held.
+  // A body to be moved (Relocator) cannot be read any more. Called by the lane that moves it, or for a body that is beyond help. Returns
+  // false if the body was written meanwhile: then its writer has to get the error. Call with no lock held.
   bool put_moving(const ObjectPtr& object, const std::string& why);
-  // A change is missing what it was made of, which is gone, and nobody is left to write it anew. The object is locked.
+  // True if a change lacks its base, which is gone, and no writer is left to write the body again. Caller holds the object's lock.
   bool is_beyond_help(const Object& object) const;
 
  private:

@@ -10,9 +10,9 @@
 namespace kvcachefs {
 
 namespace {
-// What a byte of record comes to on the volume at most: in the journal, in the next checkpoint, and in half-filled pages.
+// How many bytes of the volume a byte of a record takes at most: in the journal, in the next checkpoint, and in half-filled pages.
 constexpr uint64_t kTimes = 4;
-constexpr uint64_t kMarginBytes = 32 * kKiB;  // the rows of the index that change with it
+constexpr uint64_t kMarginBytes = 32 * kKiB;  // for the index rows that change with it
 uint64_t room_for(uint64_t bytes) { return kTimes * bytes + kMarginBytes; }
 }  // namespace
 
@@ -20,7 +20,7 @@ bool RecordWaiters::has_room(uint64_t bytes) const {
   return !parts_.records.crowded() && parts_.space.room_bytes() >= room_for(bytes);
 }
 
-// What cannot be written does not become less while a call waits.
+// Records that cannot be written do not become fewer while a call waits.
 std::optional<Error> RecordWaiters::refused(bool gives_back) const {
   if (gives_back && !parts_.records.overcrowded()) return std::nullopt;
   for (const Health::Of of : {Health::Of::kVolume, Health::Of::kJournal, Health::Of::kUpkeep})

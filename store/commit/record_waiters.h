@@ -1,4 +1,4 @@
-// Calls that change names or attributes and find too much of that unwritten, or no room for it: they wait, or are refused.
+// Calls that change names or attributes, and find too many unwritten changes or no room: they wait, or are refused.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe, without a lock of its own: those that wait are kept by RecordSpace and SpaceWaiters. Nothing blocks.
+// Thread-safe, without a lock of its own: RecordSpace and SpaceWaiters keep the waiting calls. Nothing blocks.
 class RecordWaiters {
  public:
   struct Parts {
@@ -29,28 +29,28 @@ class RecordWaiters {
     Resumer& resumer;
     Wakeup& keeper;
     const Health& health;
-    const Backoff& upkeep;  // of the index and of checkpoints
+    const Backoff& upkeep;  // for the index and checkpoints
     const Clock& clock;
   };
   explicit RecordWaiters(Parts parts) : parts_(parts) {}
 
-  // A change that takes about so many bytes of records need not wait.
+  // True if a change with about so many bytes of records need not wait.
   bool has_room(uint64_t bytes) const;
-  // `then` hears that the change can be made, or why it cannot; perhaps on another thread. `gives_back`: it frees space, and waits
-  // only where much is unwritten. No lock held.
+  // Calls `then`, perhaps on another thread, when the change can be made, or with the reason why it cannot. `gives_back`: the change frees
+  // space, and waits only if much is unwritten. Call with no lock held.
   void await_room(uint64_t bytes, bool gives_back, StatusCompletion then);
-  // The same for an extended attribute of so many bytes with its name: also of those that are not journaled there may be too many, and what
-  // some of them wait for may never come. After 5 s it goes on all the same, and is refused where it is set.
+  // The same for an extended attribute of so many bytes with its name. There may also be too many unjournaled attributes, and some may wait
+  // for bodies that never come: after 5 s the call goes on all the same, and is refused where the attribute is set.
   bool has_room_for_xattr(uint64_t bytes) const { return parts_.records.has_room_for_xattrs(bytes) && has_room(bytes); }
   void await_room_for_xattr(uint64_t bytes, StatusCompletion then);
-  // Something was written, or cannot be: those that wait look again.
+  // Records were written, or cannot be: the waiting calls check again.
   void resume();
-  // More is in the journal or waits for the index than is to be: the keeper has to write, and did not fail a moment ago.
+  // True if the journal has too much, or too much waits for the index: the keeper has to write, and did not fail a moment ago.
   bool want_upkeep() const;
   void note_written() const {
     if (want_upkeep()) parts_.keeper.wake();
   }
-  // The end has begun: nobody waits any more. Those that do are answered with the next resume().
+  // The unmount has begun: no call waits any more. The next resume() answers those that do.
   void stop() { stopping_.store(true); }
 
  private:

@@ -63,15 +63,15 @@ void Settler::settle(Commit& commit, std::span<const FreedPlace> freed) {
   }
 }
 
-// The object is locked.
+// Caller holds the object's lock.
 void Settler::note_unmarked(const Object& object) {
   const Place& place = object.base.place;
   if ((place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) || object.base.quarantined) return;
   parts_.unmarked.add(place.extent, object.id);
 }
 
-// The object is locked. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
-// body became raw meanwhile, and that is journaled next; or it is none any more.
+// Caller holds the object's lock. `unjournaled`: the raw file that no record named when the seal ended. If that is not the sealed one, the
+// body became raw meanwhile, and is journaled so next; or it is no longer raw.
 void Settler::settle_raw(Object& object, const Place& unjournaled) {
   if (!object.raw_unjournaled) return;
   if (unjournaled != object.base.place && object.raw) {
@@ -86,7 +86,7 @@ void Settler::settle_raw(Object& object, const Place& unjournaled) {
 
 void Settler::settle_body(Tree::Write& tree, SealedBody& sealed) {
   const ObjectPtr object = sealed.snapshot.object;
-  const Place sealed_place = sealed.body.place;  // not that of a raw file which the body has become meanwhile
+  const Place sealed_place = sealed.body.place;  // before settle_raw(), which may set that of a raw file
   bool clean_units = false;
   {
     const auto lock = object->lock();
@@ -96,7 +96,7 @@ void Settler::settle_body(Tree::Write& tree, SealedBody& sealed) {
     object->sealed_version = sealed.snapshot.content_version;
     clean_units = object->settle_units(sealed.snapshot);
     if (sealed.snapshot.spill) {
-      // Emptied after it was spilled: nothing names the file.
+      // It was emptied after it was spilled: nothing names the file.
       if (object->base.place.extent != object->spill_extent)
         parts_.discards.remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(object->sealing_reserved_bytes, 0));
       object->spill.reset();
@@ -127,8 +127,8 @@ void Settler::settle_attributes(const ObjectPtr& object, uint64_t version) {
   parts_.dirty.wake();
 }
 
-// An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only
-// from now on. If it was renamed since the batch was made, its body is written anew.
+// An older version of a name lost its record to a newer one, but may still be renamed: from now on it lives in RAM only. If it was renamed
+// since the batch was made, its body is written again.
 void Settler::lost_record(Tree::Write&, const ObjectPtr& object) {
   object->durable = false;
   const auto lock = object->lock();
@@ -157,7 +157,7 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
   if (now != durable) journal_again(tree, now);
 }
 
-// A version that the name means again, after newer ones: its record went to one of those.
+// The name refers again to an older version, after newer ones: its record was replaced by one of theirs.
 void Settler::journal_again(Tree::Write& tree, ObjectId version) {
   const ObjectPtr object = version.valid() ? tree.live(version) : nullptr;
   if (!object || !object->is_regular() || object->durable) return;
@@ -166,16 +166,16 @@ void Settler::journal_again(Tree::Write& tree, ObjectId version) {
   if (parts_.changes.reserve_space(*object, object->size_bytes)) parts_.changes.mark_content_dirty(object);
 }
 
-// What the journal said the name was.
+// The object that the name had according to the journal.
 void Settler::settle_former(Tree::Write& tree, ObjectId before, std::vector<ObjectPtr>& touched) {
   if (!before.valid()) return;
   const auto record = parts_.index.find_object_summary(before);
-  const bool is_named = record && *record;  // another name of it waits
+  const bool is_named = record && *record;  // it has another pending name
   if (ObjectPtr object = tree.live(before)) {
     if (!is_named && object->nlink > 0) lost_record(tree, object);
     touched.push_back(std::move(object));
   }
-  if (!is_named) tree.note_gone(before);  // also of one that was unlinked before its body was journaled
+  if (!is_named) tree.note_gone(before);  // also if it was unlinked before its body was journaled
 }
 
 }  // namespace kvcachefs

@@ -1,4 +1,4 @@
-// What follows once a batch is in the journal: bodies, attributes and names of it are what the journal says, space is counted.
+// Updates the state in RAM after a batch is in the journal: its bodies, attributes and names become durable, and space is counted.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 
 namespace kvcachefs {
 
-// No state of its own; used by one thread at a time, the committer.
+// Used by one thread at a time, the committer.
 class Settler {
  public:
   struct Parts {
@@ -36,13 +36,13 @@ class Settler {
     DeadSpace& dead;
     Discards& discards;
     UnmarkedBodies& unmarked;
-    std::function<void(ObjectId, uint64_t size_bytes)> sealed;  // told of each body; with the Tree and the object locked
+    std::function<void(ObjectId, uint64_t size_bytes)> sealed;  // called for each body, with the Tree and the object locked
   };
   explicit Settler(Parts parts) : parts_(std::move(parts)) {}
 
-  // The batch is in the journal, and in the index unless that could not take it (it is built anew then): the view in RAM goes on.
-  // `freed`: places that no record names any more. No lock held; takes that of the Tree, and lets others in between steps: what is
-  // not settled yet is answered from RAM as before.
+  // Call when the batch is in the journal, and in the index unless that could not take it (it is then rebuilt). `freed`: places that no
+  // record names any more. Call with no lock held; takes the Tree's, and lets other threads in between steps: names and objects that are
+  // not settled yet are answered from RAM as before.
   void settle(Commit& commit, std::span<const FreedPlace> freed);
 
  private:

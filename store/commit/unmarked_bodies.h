@@ -1,4 +1,4 @@
-// The bodies journaled since the last mark of the journal, by the extent in which they lie.
+// The bodies journaled since the last mark of the journal, by extent.
 #pragma once
 
 #include <unordered_map>
@@ -9,13 +9,13 @@
 
 namespace kvcachefs {
 
-// A mark says that all before it is on the medium. No mark may be made while one of these lies in an extent of which a sync
+// A mark states that everything before it is on the medium. No mark may be made while one of these bodies lies in an extent of which a sync
 // failed (invariant 3 of the store). Thread-safe; mutex_ is a leaf.
 class UnmarkedBodies {
  public:
   void add(ExtentId extent, ObjectId object);
   std::vector<ObjectId> in(ExtentId extent) const;
-  // Those of the extent are these now.
+  // Replaces the list of the extent.
   void set(ExtentId extent, std::vector<ObjectId> objects);
   void clear();
 

@@ -1,7 +1,7 @@
-// When files were read last, as far as no record tells it yet. It is the order in which a cache that starts anew evicts what is there, so it is
-// journaled: along with whatever is committed next, or after kWaitNs by itself, as one record for many of them.
+// Last read times of files that no record has yet. A cache that restarts evicts its chunks in this order, so the times are journaled: with
+// the next commit, or after kWaitNs on their own, as one record for many.
 //
-// Thread-safe; one leaf mutex. Bounded: what comes beyond the bound is known only as long as the object is in RAM.
+// Thread-safe; one leaf mutex. Bounded: times beyond the bound are known only while the object is in RAM.
 #pragma once
 
 #include <cstddef>
@@ -19,17 +19,17 @@ class UnsavedReadTimes {
   static constexpr size_t kMost = 1 << 16, kMostOfCommit = 1 << 13;
   static constexpr int64_t kWaitNs = 10'000'000'000;
 
-  // The later of two of one object counts. The object is locked.
+  // The last time noted for an object counts. Caller holds the object's lock.
   void note(ObjectId id, int64_t atime_ns) {
     std::lock_guard lock(mutex_);
     if (times_.size() < kMost || times_.contains(id)) times_.insert_or_assign(id, atime_ns);
   }
-  // Its time was given otherwise, which is journaled with its attributes. The object is locked.
+  // The time was set another way, and is journaled with the attributes. Caller holds the object's lock.
   void drop(ObjectId id) {
     std::lock_guard lock(mutex_);
     times_.erase(id);
   }
-  // A commit is to be made for them now; each kWaitNs at most, or kMostOfCommit after kMostOfCommit. `now_ns`: monotonic. By one thread.
+  // True if a commit should be made for them now: once per kWaitNs, or after kMostOfCommit times. `now_ns`: monotonic. One thread calls it.
   bool claim_commit(int64_t now_ns) {
     std::lock_guard lock(mutex_);
     if (times_.empty()) since_ns_ = now_ns;
@@ -37,7 +37,7 @@ class UnsavedReadTimes {
     since_ns_ = now_ns;
     return !times_.empty();
   }
-  // Of some objects, by id.
+  // Takes the times of some objects, by id.
   TouchRecord take() {
     TouchRecord taken;
     std::lock_guard lock(mutex_);
@@ -47,7 +47,7 @@ class UnsavedReadTimes {
     }
     return taken;
   }
-  // They were not journaled. What was noted meanwhile stays.
+  // These times were not journaled. Times noted meanwhile stay.
   void put_back(const TouchRecord& taken) {
     std::lock_guard lock(mutex_);
     for (const auto& each : taken.atimes_ns)
@@ -57,7 +57,7 @@ class UnsavedReadTimes {
  private:
   LeafMutex mutex_;  // guards the rest
   std::map<ObjectId, int64_t> times_;
-  int64_t since_ns_ = 0;  // when they were none, or a commit was claimed
+  int64_t since_ns_ = 0;  // when there were none, or a commit was claimed
 };
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
-// evict_bench [UNITS...]: what a call costs and what a unit takes, with so many units held (default 1000000 3000000 10000000).
-// Lines of 1 to 64 units, a third of the requests for lines that are there, and as much evicted as is written. CPU time.
+// evict_bench [UNITS...]: measures the cost of a call and the memory of a unit with so many units held (default 1000000 3000000 10000000).
+// Lines of 1 to 64 units; a third of the requests are for present lines; as much is evicted as is written. CPU time.
 #include <time.h>
 
 #include <chrono>
@@ -21,8 +21,8 @@ double cpu_ns() {
   return static_cast<double>(now.tv_sec) * 1e9 + static_cast<double>(now.tv_nsec);
 }
 
-// CPU time of many calls together, since asking for it takes longer than a call; and the longest by the wall clock, which
-// others on the machine make longer.
+// CPU time of many calls together, since reading that clock takes longer than a call; and the longest call by the wall clock, which other
+// processes make longer.
 struct Times {
   double total_ns = 0, worst_ns = 0;
   uint64_t calls = 0;

@@ -6,7 +6,7 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr size_t kMostUnits = 4096;  // looked at in a call
+constexpr size_t kMostUnits = 4096;  // examined in one call
 }  // namespace
 
 uint32_t UnitQueues::add(UnitKey key, uint8_t queue) {
@@ -99,15 +99,15 @@ void FlatPolicy::evicted(UnitKey unit) {
   on_evicted(gone);
 }
 
-// One unit a call: which one is next depends on what becomes of the one before.
+// Chooses one unit a call: the fate of each unit decides which comes next.
 Choice FlatPolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
   advance(ask.now);
   Choice choice;
   if (ask.max_units == 0) return choice;
-  // Each unit may go round as often as it was read, and once for being held.
+  // Each unit may go round as often as it was read, and once more for being held.
   size_t left = queues_.size() * (kMostReads + 2);
   choice.reason = left > kMostUnits ? Reason::kBusy : Reason::kNothing;
-  std::array<size_t, UnitQueues::kQueues> held_in_a_row{};  // of a queue, as far as it was looked at
+  std::array<size_t, UnitQueues::kQueues> held_in_a_row{};  // per queue, in a row
   const auto is_held = [&](uint8_t queue) { return held_in_a_row[queue] >= std::min(queues_.size(queue), kMostUnits / 2); };
   for (left = std::min(left, kMostUnits); left > 0; --left) {
     uint8_t queue = queue_to_evict_from();

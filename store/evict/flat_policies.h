@@ -1,4 +1,4 @@
-// Baselines that know nothing of prefixes: queues of units. They evict heads before tails, so use them to compare only.
+// Baselines that know nothing of prefixes: queues of units. They evict heads before tails, so use them only for comparison.
 #pragma once
 
 #include <array>
@@ -10,7 +10,7 @@
 
 namespace kvcachefs::evict {
 
-// Units in queues, each in one, from newest to oldest.
+// Keeps each unit in one queue, from newest to oldest.
 class UnitQueues {
  public:
   static constexpr size_t kQueues = 2;
@@ -67,7 +67,8 @@ class FlatPolicy : public Policy {
   static constexpr uint8_t kMostReads = 3;
   virtual uint8_t queue_of_new(UnitKey) { return 0; }
   virtual uint8_t queue_to_evict_from() const { return 0; }
-  // The oldest of its queue was read since it was put there and goes round, or goes to the other queue: true if so.
+  // Called for the oldest unit of its queue. Returns true if it was read since it was put there and so moves to the front or to the other
+  // queue.
   virtual bool goes_on(uint32_t slot) = 0;
   virtual void on_evicted(const UnitQueues::Unit&) {}
 
@@ -80,7 +81,7 @@ class FlatPolicy : public Policy {
   PolicyCounts counted_;
 };
 
-// First in, first out; what was read since gets another round.
+// First in, first out; a unit read since then gets another round.
 class FifoReinsert final : public FlatPolicy {
  public:
   std::string_view name() const override { return "fifo-reinsert"; }
@@ -89,7 +90,7 @@ class FifoReinsert final : public FlatPolicy {
   bool goes_on(uint32_t slot) override;
 };
 
-// S3-FIFO: a small queue (a tenth) filters what is read once, a main queue goes round, and ghosts enter the main one.
+// S3-FIFO: a small queue (a tenth) filters units read only once, a main queue goes round, and returning ghosts enter the main queue.
 class S3Fifo final : public FlatPolicy {
  public:
   std::string_view name() const override { return "s3fifo"; }
@@ -101,7 +102,7 @@ class S3Fifo final : public FlatPolicy {
   bool goes_on(uint32_t slot) override;
   void on_evicted(const UnitQueues::Unit& unit) override;
 
-  // Keys of units that went from the small queue, as many as the main one has; a key that came back leaves a hole.
+  // Keys of units that left the small queue, as many as the main queue has units; a key that came back leaves a hole.
   struct GhostKeys {
     std::deque<UnitKey> ring;
     uint32_t first = 0;

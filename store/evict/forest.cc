@@ -7,10 +7,10 @@ namespace kvcachefs::evict {
 
 namespace {
 constexpr int kMostStepsUp = 4096;
-constexpr size_t kAbsentKept = 1024;    // beside one for so many that are present:
+constexpr size_t kAbsentKept = 1024;    // absent units kept, plus one for so many present ones:
 constexpr size_t kPresentPerAbsent = 16;
-constexpr uint32_t kCutSteps = 64;      // of a removal, in search of what is to be cut
-// Later of two ticks, which wrap.
+constexpr uint32_t kCutSteps = 64;      // in one removal, while it looks for chains to cut
+// The later of two ticks, which wrap around.
 uint32_t later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) >= 0 ? a : b; }
 }  // namespace
 
@@ -108,7 +108,7 @@ Forest::Halves Forest::split(UnitSlot last) {
   const NodeId added = new_node();
   Node& node = nodes_[old];
   Node& other = nodes_[added];
-  // Both ends are walked in step until the shorter half is known.
+  // Walks both halves in step until the shorter one ends.
   UnitSlot in_rest = node.tail, in_head = last;
   uint32_t steps = 0;
   bool rest_is_shorter = false;
@@ -181,10 +181,10 @@ bool Forest::below(UnitSlot unit, NodeId id) const {
     if (at == id) return true;
     at = parent(at);
   }
-  return at != kNoSlot;  // too deep to tell: taken for one
+  return at != kNoSlot;  // too deep to tell: treated as below
 }
 
-// Drops absent units from the tail of a leaf, and the leaf with the last of them; then its parent in the same way.
+// Drops absent units from the tail of a leaf, and the leaf once it is empty; then does the same with its parent.
 void Forest::trim(NodeId id) {
   while (id != kNoSlot && nodes_[id].is(Node::kLeaf)) {
     Node& node = nodes_[id];
@@ -226,8 +226,8 @@ uint32_t Forest::cut_before(UnitSlot unit) {
   return steps;
 }
 
-// Goes through all units in turn, for nothing tells what follows one. Each that follows an absent one becomes the first of its chain; where none
-// follows an absent one any more, that goes.
+// Visits all units in turn, because nothing points from a unit to its followers. A follower of an absent unit becomes the first of its
+// chain; an absent unit without followers goes.
 void Forest::cut_some() {
   uint32_t steps = 0;
   for (size_t looked = 0; looked < units_.size() && steps < kCutSteps; ++looked, ++steps) {

@@ -1,13 +1,13 @@
-// Units in prefix order form a forest. A node is a path of it without a fork; children hang below a node's last unit
-// only. Structure alone: what a visit means is decided above (TreePolicy). Not thread-safe.
+// The units in prefix order, as a forest. A node is a path without a fork; children hang only below a node's last unit. Pure structure:
+// TreePolicy decides what a visit means. Not thread-safe.
 //
 // Invariants (check() tells which one is broken):
-//  1. the units of a node are a path: each one's `prev` is the one before it in the same node;
-//  2. a child's first unit has the last unit of its parent as `prev`;
-//  3. exactly the nodes without children are leaves, and each is once in the list of leaves;
-//  4. the last unit of a leaf is present: a unit that left before its followers is kept as absent only while it has some;
+//  1. the units of a node are a path: the `prev` of each is the unit before it in the same node;
+//  2. the first unit of a child has the last unit of its parent as `prev`;
+//  3. exactly the nodes without children are leaves, and each leaf is once in the list of leaves;
+//  4. the last unit of a leaf is present: a unit that left before its followers is kept as absent only while it has followers;
 //  5. sizes, children and the counts of present and absent units add up.
-// Absent units are bounded: where there are many, what follows them is cut from them, a piece with each removal, and they go.
+// Absent units are bounded: above the bound, each removal cuts the followers off some absent units, and those absent units go.
 #pragma once
 
 #include <cstddef>
@@ -24,21 +24,21 @@ using UnitSlot = uint32_t;
 using NodeId = uint32_t;
 
 enum class NodeKind : uint8_t {
-  kLine,    // one conversation's own part, growing at its tail
-  kTrunk,   // two or more lines go through it
-  kUnfull,  // one unit smaller than its model's usual size: stands alone and protects no other
+  kLine,    // the part that belongs to one conversation; grows at its tail
+  kTrunk,   // two or more lines pass through it
+  kUnfull,  // one unit smaller than its model's usual size: stands alone and protects no other unit
 };
 
-// 36 bytes. Ticks are 16 ms and wrap: only differences mean something.
+// 36 bytes. Ticks are 16 ms and wrap around: only differences have a meaning.
 struct Node {
   UnitSlot tail = kNoSlot;
-  UnitSlot up = kNoSlot;       // the unit that the first one follows, in the parent node
+  UnitSlot up = kNoSlot;       // the unit before its first one, in the parent node
   uint32_t size = 0;           // units, absent ones included; 0: the node is free
-  uint32_t children_or_place = 0;  // of a leaf: its place in the list of leaves
-  uint32_t visited = 0;        // ticks of the last visit and of the one before
+  uint32_t children_or_place = 0;  // of a leaf: its position in the list of leaves
+  uint32_t visited = 0;        // ticks of the last visit and the one before
   uint32_t before = 0;
   uint16_t fresh = 0;          // units added since the last visit
-  uint16_t fresh_before = 0;   // the same, as of before the last visit
+  uint16_t fresh_before = 0;   // the same before the last visit
   uint16_t lost = 0;           // units evicted from the tail
   NodeKind kind = NodeKind::kLine;
   uint8_t turn = 1;
@@ -56,7 +56,7 @@ static_assert(sizeof(Node) <= 48);
 
 class Forest {
  public:
-  // Told of nodes that become leaves, with their fields set.
+  // Is called with each node that becomes a leaf, after its fields are set.
   class LeafListener {
    public:
     virtual ~LeafListener() = default;
@@ -81,33 +81,32 @@ class Forest {
   size_t nodes() const { return live_nodes_; }
   size_t node_slots() const { return nodes_.size(); }  // free ones included
   size_t memory_bytes() const;
-  // What one unit, node and leaf take, growth included.
+  // Bytes that one unit, node and leaf take, growth included.
   static constexpr double kUnitBytes = 16 + 8, kNodeBytes = sizeof(Node), kLeafBytes = 4;
 
-  // A node of one unit below `pred` (kNoSlot: a root). `pred` is the last unit of its node.
+  // Adds a node of one unit below `pred`, the last unit of its node (kNoSlot: as a root).
   NodeId add_node(UnitKey key, UnitSlot pred, NodeKind kind, uint32_t visited);
-  // The unit becomes the last of a leaf.
+  // Appends the unit as the last one of a leaf.
   void append(NodeId node, UnitKey key);
-  // An absent unit is there again.
+  // Marks an absent unit as present again.
   void restore(UnitSlot unit);
   struct Halves {
     NodeId head, rest;
   };
-  // Cuts a node behind `last`, which is not its tail: both halves have the node's fields but for the structure. The work is
-  // that of the shorter half. The listener is not told of a rest that has another id.
+  // Cuts a node behind `last`, which is not its tail: both halves keep the node's fields, except the structure. The work is proportional to
+  // the shorter half. The listener is not called for a rest that gets another id.
   Halves split(UnitSlot last);
-  // The node whose first unit is `first` becomes a root.
+  // Makes the node whose first unit is `first` a root.
   void detach(UnitSlot first);
-  // A root gets a parent; `pred` is the last unit of its node, and no unit below that of `first`.
+  // Gives a root a parent; `pred` is the last unit of its node, and not below `first`.
   void attach(UnitSlot first, UnitSlot pred);
-  // True if `unit` lies in `node` or below it. False as well after some thousand steps up: ask for trees only that are
-  // not that deep.
+  // Returns true if `unit` lies in `node` or below it. Gives up after some thousand steps up and then returns true.
   bool below(UnitSlot unit, NodeId node) const;
-  // The unit leaves: at once where nothing follows it, together with absent ones before it; else it is marked absent. Where there
-  // are too many of those, some chains are cut behind absent units: what follows becomes a root.
+  // Removes the unit: at once, with the absent ones before it, if nothing follows it; otherwise it is marked absent. If too many are
+  // absent, some chains are cut behind absent units: their followers become roots.
   void remove(UnitSlot unit);
 
-  // Empty: all invariants hold.
+  // Returns an empty string if all invariants hold.
   std::string check() const;
 
  private:
@@ -131,7 +130,7 @@ class Forest {
   void add_child(NodeId parent);
   void lost_child(NodeId parent, uint32_t visited);
   void trim(NodeId id);
-  uint32_t cut_before(UnitSlot unit);  // the steps that it took
+  uint32_t cut_before(UnitSlot unit);  // returns the steps it took
   void cut_some();
 
   LeafListener& listener_;
@@ -142,7 +141,7 @@ class Forest {
   UnitSlot free_units_ = kNoSlot;
   NodeId free_nodes_ = kNoSlot;
   size_t present_ = 0, absent_ = 0;
-  UnitSlot cut_at_ = 0;  // where cut_some() goes on
+  UnitSlot cut_at_ = 0;  // where cut_some() continues
   size_t live_nodes_ = 0;
 };
 

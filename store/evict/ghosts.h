@@ -1,4 +1,4 @@
-// Nodes that were evicted, remembered for a while.
+// Evicted nodes, remembered for a while.
 #pragma once
 
 #include "store/evict/recent_keys.h"

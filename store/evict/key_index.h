@@ -1,5 +1,5 @@
-// Finds the slot of a key. The keys themselves lie with their owner, which hands in a way to look at them. Open addressing in
-// shards that grow by themselves: an insertion moves a 4096th of the entries at most. 6 to 9 bytes an entry.
+// Finds the slot of a key. The owner stores the keys and passes a function that reads them. Open addressing in shards that grow
+// independently: an insertion moves at most a 4096th of the entries. 6 to 9 bytes an entry.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ inline constexpr uint32_t kNoSlot = UINT32_MAX;
 
 class KeyIndex {
  public:
-  // `key_of(slot)` is the UnitKey of a slot that was inserted.
+  // `key_of(slot)` returns the UnitKey of an inserted slot.
   template <class KeyOf>
   uint32_t find(UnitKey key, const KeyOf& key_of) const {
     const Hashed h = hashed(key);
@@ -26,7 +26,7 @@ class KeyIndex {
       if (shard.tags()[at] == h.tag && key_of(shard.slots()[at]) == key) return shard.slots()[at];
     return kNoSlot;
   }
-  // The key is not in it yet.
+  // The key must not be in it yet.
   template <class KeyOf>
   void insert(UnitKey key, uint32_t slot, const KeyOf& key_of) {
     const Hashed h = hashed(key);
@@ -46,7 +46,7 @@ class KeyIndex {
     for (; tags[at] == 0 || tags[at] != h.tag || key_of(slots[at]) != key; at = shard.next(at))
       if (tags[at] == 0) return;
     --shard.used;
-    // What follows moves up, so that no search ends too early.
+    // Moves later entries up, so that no search ends too early.
     for (size_t next = shard.next(at); tags[next] != 0; next = shard.next(next)) {
       const size_t home = shard.home(hashed(key_of(slots[next])).place);
       if (shard.distance(home, next) >= shard.distance(at, next)) {

@@ -5,8 +5,8 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr size_t kMostCandidates = 4096;  // looked at in a call
-// For a heap with the oldest on top. Ticks wrap, but lie within half of their range of each other.
+constexpr size_t kMostCandidates = 4096;  // examined in one call
+// Orders a heap with the oldest on top. Ticks wrap, but lie within half of their range of each other.
 constexpr auto kYounger = [](const auto& a, const auto& b) { return static_cast<int32_t>(a.visited - b.visited) > 0; };
 }  // namespace
 
@@ -20,7 +20,7 @@ void LruPolicy::became_leaf(NodeId node) {
   if (heap_.size() > 2 * forest_.leaves() + 1024) rebuild();
 }
 
-// Takes as long as there are leaves, once in as many changes.
+// Takes time proportional to the leaves, once in as many changes.
 void LruPolicy::rebuild() {
   heap_.clear();
   for (size_t place = 0; place < forest_.leaves(); ++place) {
@@ -31,7 +31,7 @@ void LruPolicy::rebuild() {
 }
 
 NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
-  size_t left = 2 * heap_.size();  // each is corrected at most once
+  size_t left = 2 * heap_.size();  // each entry is corrected at most once
   choice.reason = left > kMostCandidates ? Reason::kBusy : Reason::kNothing;
   NodeId found = kNoSlot;
   held_.clear();
@@ -45,7 +45,7 @@ NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
       push({node.visited, top.node});
       continue;
     }
-    if (is_leased(node, ask)) {  // so is all that is younger
+    if (is_leased(node, ask)) {  // all younger ones are leased as well
       ++counted_.skipped_leased;
       push(top);
       choice.reason = Reason::kNothing;
@@ -59,7 +59,7 @@ NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
     choice.reason = ask.break_leases ? Reason::kLeaseBroken : Reason::kRecency;
     found = top.node;
   }
-  for (const NodeId node : held_) push({now_tick() + 1, node});  // looked at again when all that is older is gone
+  for (const NodeId node : held_) push({now_tick() + 1, node});  // they are examined again once all older ones are gone
   return found;
 }
 

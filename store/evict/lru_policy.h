@@ -1,5 +1,5 @@
-// The leaf whose last visit is oldest. Exact: a heap of leaves by the time they had when they entered it, which is corrected
-// when they come to its top.
+// Picks the leaf whose last visit is oldest. Exact: a heap orders leaves by the visit they had when they entered it, and corrects an entry
+// when it reaches the top.
 #pragma once
 
 #include "store/evict/tree_policy.h"
@@ -21,8 +21,8 @@ class LruPolicy final : public TreePolicy {
   void push(Entry entry);
   void rebuild();
 
-  std::vector<NodeId> held_;  // (while picking)
-  std::vector<Entry> heap_;  // at most twice as many entries as leaves: those of nodes that left stay until they come up
+  std::vector<NodeId> held_;  // while picking
+  std::vector<Entry> heap_;  // at most twice as many entries as leaves: entries of removed nodes stay until they reach the top
 };
 
 }  // namespace kvcachefs::evict

@@ -1,4 +1,4 @@
-// An array that grows and shrinks at its end without moving what it holds, so that no call copies millions of elements.
+// An array that grows and shrinks at its end without moving its elements, so that no call copies millions of them.
 #pragma once
 
 #include <cstddef>

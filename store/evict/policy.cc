@@ -17,7 +17,7 @@ constexpr size_t kChecksumBytes = 8;
 constexpr size_t kMostBytes = size_t{16} << 20;
 }  // namespace
 
-// magic, version, name of the policy, its tables, XXH3-64 of all that.
+// Layout: magic, version, name of the policy, its tables, XXH3-64 of all that.
 Bytes Policy::save() const {
   Bytes bytes;
   ByteWriter out(bytes);

@@ -1,4 +1,4 @@
-// What holds of every policy, and of those that know prefixes.
+// Properties of every policy, and of the policies that know prefixes.
 #include "store/evict/policy.h"
 
 #include <gtest/gtest.h>
@@ -38,7 +38,7 @@ TEST_P(EachPolicy, HoldsWhatWasPublishedUntilItGoes) {
   test.policy->evicted(unit(2));
   EXPECT_FALSE(test.policy->holds(unit(2)));
   EXPECT_EQ(test.policy->units(), 1u);
-  // Of units that are not there nothing is said or wanted.
+  // Calls for absent units have no effect.
   test.policy->unlink(unit(9));
   test.policy->evicted(unit(9));
   test.read(9);
@@ -46,7 +46,7 @@ TEST_P(EachPolicy, HoldsWhatWasPublishedUntilItGoes) {
   EXPECT_EQ(test.policy->units(), 1u);
 }
 
-// A client that removes all of each chain but its end, and one that removes what many chains begin with.
+// One client removes each chain except its end; another removes units that many chains begin with.
 TEST_P(EachPolicy, WhatWasRemovedBeforeItsFollowersTakesNoMemoryForLong) {
   constexpr size_t kChains = 500, kUnits = 1000;
   PolicyUnderTest test(GetParam());
@@ -116,11 +116,11 @@ TEST_P(EachPolicy, NeverChoosesWhatIsHeld) {
   }
   for (const UnitKey key : pinned) EXPECT_TRUE(test.policy->holds(key));
   EXPECT_GT(test.policy->counts().skipped_held, 0u);
-  // What stays is held, or stands before what is.
+  // Each unit that is left is held, or stands before a held one.
   EXPECT_LE(test.policy->units(), 3 * pinned.size());
 }
 
-// All but one are held, and were looked at a moment ago, when that one was held as well.
+// All units but one are held, and were checked a moment ago, when that one was held as well.
 TEST_P(EachPolicy, FindsTheOneThatIsNotHeld) {
   PolicyUnderTest test(GetParam());
   constexpr uint64_t kUnits = 100;
@@ -207,7 +207,7 @@ TEST_P(EachPolicy, InvariantsHoldAfterEachRandomEvent) {
         case 3: test.read(number); break;
         case 4: test.policy->link_checked(random() % 3 != 0); break;
         case 5: {
-          // The store evicts something else than what was chosen, now and then.
+          // Now and then the store evicts another unit than the chosen one.
           test.policy->evicted(unit(number));
           there.erase(number);
           break;
@@ -218,7 +218,7 @@ TEST_P(EachPolicy, InvariantsHoldAfterEachRandomEvent) {
           ask.now = test.now();
           ask.max_units = 1 + random() % 8;
           ask.lease_ms = random() % 3 == 0 ? 500 : 0;
-          const uint64_t many = random() % 4;  // of four, so many are held
+          const uint64_t many = random() % 4;  // of four units, so many are held
           const HeldBy held = [&](UnitKey key) { return (key.value * 2654435761) % 4 < many ? Hold::kLeased : Hold::kNone; };
           ask.held = &held;
           if (random() % 4 == 0) test.policy->part_chains(ask);
@@ -351,7 +351,7 @@ TEST_P(TreePolicies, ChoosesUnitsOfOneChainTailFirst) {
   EXPECT_EQ(chosen, (std::vector<UnitKey>{unit(5)}));
 }
 
-// All ends are held: what is before them can go once they are cut off, whatever nodes it lies in; and nothing that is held.
+// All ends are held: the units before them can be evicted once they are cut off, whatever their nodes; held units cannot.
 TEST_P(TreePolicies, PartsWhatIsHeldFromWhatIsBeforeIt) {
   PolicyUnderTest test(GetParam());
   test.request({1, 2, 3, 4, 5});
@@ -467,7 +467,7 @@ TEST(FifoReinsert, WhatWasReadGetsAnotherRound) {
   EXPECT_EQ(test.evict_down_to(0), (std::vector<uint64_t>{2, 4, 1, 3}));
 }
 
-// Files that stay (pinned, open, not renamed yet) in the queue of new ones, which is looked at first, and more of them than one call looks at.
+// More files that stay (pinned, open, not renamed yet) in the small queue, which is searched first, than one call examines.
 TEST(S3Fifo, WhatIsHeldInOneQueueDoesNotHideTheOther) {
   PolicyUnderTest test("s3fifo");
   constexpr uint64_t kHeld = 6'000, kRead = 3'000;

@@ -5,8 +5,8 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr int64_t kBurstMs = 1'000;    // a stream's next event that comes later says nothing of its last one
-constexpr int64_t kHiddenMs = 1'000;   // the kernel answers for a name for so long
+constexpr int64_t kBurstMs = 1'000;    // an event that comes later than this says nothing about the stream's previous one
+constexpr int64_t kHiddenMs = 1'000;   // for so long the kernel answers for a name
 constexpr int64_t kMixedMs = 60'000;
 constexpr size_t kCursors = 8;
 constexpr uint32_t kMostWritten = 256;
@@ -24,7 +24,7 @@ PrefixLinks::Link& PrefixLinks::remember(UnitKey unit, Link link) {
   return young_.insert_or_assign(unit, link).first->second;
 }
 
-// What was learned of it; of a unit that was forgotten here, what the policy still has.
+// The learned link; for a unit that was forgotten here, the link that the policy still has.
 PrefixLinks::Link* PrefixLinks::find(UnitKey unit, const Policy& policy) {
   if (const auto found = young_.find(unit); found != young_.end()) return &found->second;
   if (const auto found = old_.find(unit); found != old_.end()) return &remember(unit, found->second);

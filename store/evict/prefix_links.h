@@ -1,14 +1,13 @@
-// Which unit follows which, learned from the order in which the threads of clients probe, read and write them. Probes of
-// absent names count as well: they come in prefix order, and writes often do not. Wrong guesses are found out, since a unit
-// has one true predecessor. Pure logic, not thread-safe, bounded memory.
+// Learns which unit follows which, from the order in which the threads of clients probe, read and write them. Probes of absent names count
+// as well: they come in prefix order, while writes often do not. Wrong guesses are detected, since a unit has one true predecessor. Pure
+// logic, not thread-safe, bounded memory.
 //
-// A known link holds when the stream stood on the unit's predecessor a moment ago; two contradictions without a confirmation
-// between them drop it. A predecessor that the stream did not probe just then contradicts nothing if anybody probed it within a
-// second: for so long the kernel answers for a name, and hides most probes of what many requests begin with. A stream that goes back
-// and forth between chains guesses nothing for a minute: no link is better than a wrong one. One that only goes back begins with such
-// a head again. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
-// one ends, and an endless one would keep what is old for what is new, as its head. The policy is told of every check, and relies on
-// links only while most of them hold.
+// A known link holds if the stream met the unit's predecessor a moment ago; two contradictions without a confirmation between them drop it.
+// A predecessor that the stream did not probe just then is no contradiction if any stream probed it within a second: for that long the
+// kernel answers for a name, and hides most probes of common heads. A stream that goes back and forth between chains guesses nothing for a
+// minute: no link is better than a wrong one. A stream that only goes back has begun such a head again. A guessed chain is at most 256
+// units long if only written, and 4096 if all its units are new: nothing shows where one ends, and an endless chain would keep old units,
+// as its head, for new ones. The policy is told of every check, and relies on links only while most of them hold.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +19,7 @@
 
 namespace kvcachefs::evict {
 
-// One thread's calls on names of one stem.
+// The calls of one thread on names of one stem.
 struct StreamKey {
   uint64_t value = 0;
   auto operator<=>(const StreamKey&) const = default;
@@ -29,8 +28,8 @@ struct StreamKey {
 struct Sighting {
   UnitKey unit;
   StreamKey stream;
-  bool written = false;  // published without having been probed for: clients write in any order
-  bool begins = false;   // a list of probes begins here, as far as pauses or a new thread show
+  bool written = false;  // published without a probe before: clients write in any order
+  bool begins = false;   // a list of probes begins here, judging by pauses or a new thread
 };
 
 class PrefixLinks {
@@ -38,8 +37,8 @@ class PrefixLinks {
   explicit PrefixLinks(size_t max_units = 500'000, size_t max_streams = 4096)
       : max_units_(max_units), max_streams_(max_streams), seen_(kSeen) {}
 
-  // Returns the unit that it follows, as far as that is known, for Published::follows. Tells `policy` of corrections and
-  // checks. Before the policy is told of the event itself.
+  // Returns the unit that this one follows, if known, for Published::follows. Tells `policy` of corrections and checks. Call before the
+  // policy is told of the event itself.
   UnitKey see(const Sighting& what, TimeMs now, Policy& policy);
   size_t units() const { return young_.size() + old_.size(); }
 
@@ -52,17 +51,17 @@ class PrefixLinks {
   struct Cursor {
     UnitKey last;
     int64_t at_ms = 0;
-    bool left = false;  // the stream went from here to another one, which was known
+    bool left = false;  // the stream went from here to another, known chain
   };
   struct Seen {
     UnitKey unit;
     int64_t at_ms = 0;
   };
   struct Stream {
-    std::vector<Cursor> cursors;  // the one used last at the end
+    std::vector<Cursor> cursors;  // the last used one at the end
     int64_t mixed_until_ms = INT64_MIN;
     uint32_t written = 0;  // in a row, without a probe
-    uint32_t guessed = 0;  // in a row, without a link that was known
+    uint32_t guessed = 0;  // in a row, without a known link
   };
   using Links = std::unordered_map<UnitKey, Link>;
 
@@ -73,10 +72,10 @@ class PrefixLinks {
   bool may_be_hidden(UnitKey unit, int64_t now_ms) const;
 
   size_t max_units_, max_streams_;
-  // Two generations: what is used stays, and the older one goes bit by bit while the younger one fills.
+  // Two generations: used entries stay; the older generation is erased bit by bit while the younger fills.
   Links young_, old_, dying_;
   std::unordered_map<uint64_t, Stream> streams_, old_streams_;
-  std::vector<Seen> seen_;  // by hash of the unit: the last one there
+  std::vector<Seen> seen_;  // by hash of the unit: the last one with that hash
 };
 
 }  // namespace kvcachefs::evict

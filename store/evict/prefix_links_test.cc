@@ -27,7 +27,7 @@ TEST_F(PrefixLinksTest, FollowsTheOrderOfProbesOfEachStream) {
   EXPECT_EQ(see(2, 1), unit(1));
   EXPECT_EQ(see(102, 2), unit(101));
   EXPECT_EQ(see(3, 1), unit(2));
-  seconds += 5;  // a pause: what comes now follows nothing that is known
+  seconds += 5;  // a pause: the next probes follow no known unit
   EXPECT_FALSE(see(4, 1).valid());
 }
 
@@ -61,20 +61,20 @@ TEST_F(PrefixLinksTest, MixedStreamsGuessNothing) {
   EXPECT_FALSE(policy->predecessor(unit(78)).valid());
 }
 
-// Of what many requests begin with the kernel answers most probes itself.
+// The kernel itself answers most probes of units that many requests begin with.
 TEST_F(PrefixLinksTest, AHeadWhoseProbesAreHiddenIsNoContradiction) {
   probe_all(1, {1, 2, 3});
   seconds += 10;
   see(1, 2);  // another thread asks for it just then
   for (uint64_t request = 0; request < 8; ++request) {
     seconds += 0.1;
-    see(100 + 10 * request, 1);  // and this one is in the middle of something else
+    see(100 + 10 * request, 1);  // while this one is in the middle of another list
     EXPECT_EQ(see(2, 1), unit(1)) << request;
     EXPECT_EQ(see(3, 1), unit(2)) << request;
   }
 }
 
-// Of what lines are known to part behind, each probe is seen.
+// If lines are known to fork behind a unit, each of its probes is seen.
 TEST_F(PrefixLinksTest, AWrongLinkToAHotHeadIsFoundOut) {
   request({1, 2});
   request({1, 3});
@@ -97,7 +97,7 @@ TEST_F(PrefixLinksTest, ToGoBackOnceIsNotToMix) {
   EXPECT_EQ(see(77, 1), unit(3));
 }
 
-// One thread, a request right after the other, each of names that were never seen: nothing tells where one ends.
+// One thread makes one request right after the other, each with new names: nothing shows where one ends.
 TEST_F(PrefixLinksTest, WhatWasNeverSeenIsNoEndlessChain) {
   size_t longest = 0, length = 0;
   for (uint64_t number = 0; number < 20'000; ++number) {

@@ -8,18 +8,18 @@ namespace kvcachefs::evict {
 
 namespace {
 constexpr size_t kDraws = 16;
-constexpr int kRoundsByRecency = 4;     // of draws: least recently used is a matter of the very oldest
+constexpr int kRoundsByRecency = 4;     // of draws: least recently used needs the very oldest leaves
 constexpr size_t kPool = 32;
-constexpr size_t kLookAtAll = 64;       // leaves
-constexpr size_t kMostSwept = 2048;     // leaves a call, where what was drawn is held
-constexpr size_t kSlice = 64;           // nodes or ghosts of a pass that one access looks at
+constexpr size_t kLookAtAll = 64;       // with at most this many leaves, all are scored
+constexpr size_t kMostSwept = 2048;     // leaves in one call, when the drawn ones are held
+constexpr size_t kSlice = 64;           // nodes or ghosts of a pass that one access visits
 constexpr uint64_t kVisitsPerPass = 64;  // at least
-constexpr size_t kEntriesPerVisit = 16;  // a pass every so many entries
-constexpr uint64_t kUnfullKept = 8;      // one in so many ghosts of unfull units: all of them would push out the others
+constexpr size_t kEntriesPerVisit = 16;  // one pass every (entries / this) visits
+constexpr uint64_t kUnfullKept = 8;      // one in so many ghosts of unfull units: all of them would displace the others
 constexpr double kGhostsPerNode = 4;
 constexpr double kBytesPerUnit = 64;     // of memory, ghosts included
 constexpr double kLinksRemembered = 4000;
-constexpr uint32_t kOldestTicks = uint32_t{1} << 30;  // 198 days: what is older stays so, or it would seem young when ticks wrap
+constexpr uint32_t kOldestTicks = uint32_t{1} << 30;  // 198 days: older visits are set to this, or they would seem young when ticks wrap
 }  // namespace
 
 uint8_t PrefixPolicy::stem_index(StemKey stem) {
@@ -64,7 +64,7 @@ void PrefixPolicy::put_ghost(UnitKey key, const Node& node) {
   ghosts_.shrink(ghost_limit(), 64, [&](const Ghost& old) { model_.gone(old.past(), age_ms(old.visited)); });
 }
 
-// New rates are computed every so many visits, a slice at each access.
+// Computes new rates once in a number of visits, one slice at each access.
 void PrefixPolicy::on_access() {
   if (pass_ == Pass::kIdle) {
     if (counted_.visits < next_pass_) return;
@@ -120,7 +120,7 @@ void PrefixPolicy::consider(NodeId id, const Ask& ask, bool by_recency) {
   candidates_.push_back({score(node, by_recency), now_tick() - node.visited, id});
 }
 
-// Random leaves. They are far apart in memory: all are fetched before the first is looked at.
+// Draws random leaves. They are far apart in memory, so all are prefetched before the first is examined.
 void PrefixPolicy::draw(const Ask& ask, bool by_recency) {
   std::array<NodeId, kDraws> drawn{};
   for (int round = 0; round < (by_recency ? kRoundsByRecency : 1); ++round) {
@@ -132,7 +132,7 @@ void PrefixPolicy::draw(const Ask& ask, bool by_recency) {
   }
 }
 
-// The lowest score that is not held, the older one of equals; the next ones are kept for later calls.
+// Returns the candidate with the lowest score that is not held, the older of equals; keeps the next ones for later calls.
 NodeId PrefixPolicy::best(const Ask& ask) {
   const auto goes_later = [](const Candidate& a, const Candidate& b) {
     if (a.score != b.score) return a.score > b.score;
@@ -166,7 +166,7 @@ NodeId PrefixPolicy::pick(const Ask& ask, Choice& choice) {
   }
   NodeId chosen = best(ask);
   if (chosen == kNoSlot && leaves > kLookAtAll) {
-    // Nearly all is held: the leaves are gone through in turn, over several calls.
+    // Nearly everything is held: walk over all leaves, in several calls.
     const size_t most = std::min(kMostSwept, leaves - std::min(swept_, leaves));
     for (size_t n = 0; n < most && chosen == kNoSlot; ++n, ++swept_) {
       sweep_ = sweep_ + 1 < leaves ? sweep_ + 1 : 0;

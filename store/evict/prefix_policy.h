@@ -1,5 +1,5 @@
-// The default policy: evicts the leaf that is expected to bring the fewest hits for the space and time it takes, as learned
-// online by kind, turn, size of the last extension, pause and age. See README.md.
+// The default policy: evicts the leaf expected to bring the fewest hits for its space and time. It learns that online by kind, turn, size
+// of the last extension, pause and age. See README.md.
 #pragma once
 
 #include <array>
@@ -54,17 +54,17 @@ class PrefixPolicy final : public TreePolicy {
   std::array<StemKey, ReuseModel::kStems - 1> stems_{};
   size_t stems_known_ = 0;
 
-  // Link checks of late, halved from 4000 on; it begins with the trust of 1000.
+  // Recent link checks, halved from 4000 on; it starts with the trust of 1000 held links.
   double held_links_ = 1000;
   double broken_links_ = 0;
 
   Pass pass_ = Pass::kIdle;
-  size_t cursor_ = 0;           // node or ghost that the pass looks at next
+  size_t cursor_ = 0;           // the node or ghost that the pass visits next
   uint64_t next_pass_ = 64;     // visits
 
-  std::vector<NodeId> pool_;            // the best of earlier draws
-  std::vector<Candidate> candidates_;   // of the call under way
-  size_t sweep_ = 0, swept_ = 0;        // where all that was drawn is held: the leaves are gone through in turn
+  std::vector<NodeId> pool_;            // the best leaves of earlier draws
+  std::vector<Candidate> candidates_;   // of the current call
+  size_t sweep_ = 0, swept_ = 0;        // when all drawn leaves are held: position and count of a walk over all leaves
 };
 
 }  // namespace kvcachefs::evict

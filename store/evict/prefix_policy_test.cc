@@ -62,7 +62,7 @@ TEST_F(PrefixTest, ASplitKeepsTimesAndShares) {
   EXPECT_EQ(rest.kind, NodeKind::kLine);
   EXPECT_EQ(rest.size, 5u);
   EXPECT_EQ(line.size, 1u);
-  // The trunk was visited now, the rest is as it was before this visit.
+  // The trunk was visited now; the rest has the state before this visit.
   EXPECT_EQ(int32_t(trunk.visited - rest.visited), ticks(second, third));
   EXPECT_EQ(line.visited, trunk.visited);
   EXPECT_EQ(rest.turn, 2);
@@ -80,7 +80,7 @@ TEST_F(PrefixTest, KnowsWhatManyRequestsBeginWith) {
   EXPECT_TRUE(policy->forks_behind(unit(2)));
   for (const uint64_t number : {1, 3, 4, 11, 12, 99}) EXPECT_FALSE(policy->forks_behind(unit(number))) << number;
   for (const uint64_t number : {21, 22, 23}) publish(number);
-  for (const uint64_t number : {22, 23}) policy->relink(unit(number), unit(number - 1));  // a line that was found out later
+  for (const uint64_t number : {22, 23}) policy->relink(unit(number), unit(number - 1));  // a line whose links were found later
   for (const uint64_t number : {21, 22, 23}) EXPECT_FALSE(policy->forks_behind(unit(number))) << number;
 }
 
@@ -127,9 +127,9 @@ TEST_F(PrefixTest, AGhostRevivesTurnAndLost) {
   request(line);  // written again up to 10
   EXPECT_EQ(policy->counts().ghost_hits, 1u);
   const Node again = node(10);
-  EXPECT_EQ(again.turn, 4);  // as if it had never been away
+  EXPECT_EQ(again.turn, 4);  // as if it had never been evicted
   EXPECT_EQ(again.fresh, 0);
-  EXPECT_EQ(again.lost, 0);  // what it had lost is written again, and not new
+  EXPECT_EQ(again.lost, 0);  // the lost units are written again, and are not new
   EXPECT_FALSE(again.is(Node::kGhosted));
   line.push_back(11);
   seconds += 60;
@@ -149,7 +149,7 @@ TEST_F(PrefixTest, UnfullUnitsStandAloneAndGoFirst) {
   ask.now = now();
   EXPECT_EQ(choose(ask, chosen).reason, Reason::kUnfull);
   EXPECT_EQ(chosen, std::vector<UnitKey>{unit(3)});
-  // And nothing hangs below one.
+  // And nothing hangs below an unfull unit.
   publish_after(4, 3);
   EXPECT_FALSE(policy->predecessor(unit(4)).valid());
 }
@@ -195,7 +195,7 @@ TEST_F(PrefixTest, RecencyAloneWhereLinksDoNotHold) {
 }
 
 TEST_F(PrefixTest, StemsAreLearnedApart) {
-  // Units of one model are read again, those of the other are not; all else is alike.
+  // Units of one model are read again, those of the other are not; they are alike otherwise.
   uint64_t next = 0;
   std::vector<uint64_t> waiting;
   const auto publish_of = [&](uint64_t stem) {

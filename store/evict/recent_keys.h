@@ -9,17 +9,17 @@
 
 namespace kvcachefs::evict {
 
-// Entry has a UnitKey `key`; one whose key is not valid is a hole.
+// Entry has a UnitKey `key`; an entry with an invalid key is a hole.
 template <class Entry>
 class RecentKeys {
  public:
   size_t size() const { return live_; }
-  // Replaces one of the same key.
+  // Replaces an entry with the same key.
   void put(const Entry& entry);
   std::optional<Entry> take(UnitKey key);
   bool contains(UnitKey key) const { return index_.find(key, key_of()) != kNoSlot; }
-  // The oldest goes while there are more than `limit`, or the list is long with holes that were left by take(); at most
-  // `most` of them a call.
+  // Forgets the oldest entries while there are more than `limit`, or while the list is long with holes left by take(); at most `most` of
+  // them in a call.
   template <class Forgotten>
   void shrink(size_t limit, size_t most, const Forgotten& forgotten) {
     for (; most > 0 && (live_ > limit || ring_.size() > 2 * limit + 64); --most) {
@@ -33,7 +33,7 @@ class RecentKeys {
       if (entry.key.valid()) forgotten(entry);
     }
   }
-  // All, in pieces: entry `at` of slots(), which is none if its key is not valid. Entries shift as the oldest go.
+  // For visiting all entries in pieces: entry `at` of slots(), a hole if its key is invalid. Positions shift as the oldest entries go.
   size_t slots() const { return ring_.size(); }
   const Entry& slot(size_t at) const { return ring_[at]; }
   size_t memory_bytes() const { return index_.memory_bytes() + ring_.size() * sizeof(Entry); }
@@ -57,7 +57,7 @@ void RecentKeys<Entry>::put(const Entry& entry) {
   take(entry.key);
   ring_.push_back(entry);
   uint32_t number = first_ + static_cast<uint32_t>(ring_.size() - 1);
-  if (number == kNoSlot) {  // this number means "none": left out
+  if (number == kNoSlot) {  // this number means "none": skip it
     ring_.back().key = {};
     ring_.push_back(entry);
     ++number;

@@ -9,15 +9,15 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr double kPseudoVisits = 20;        // weight of what a class leans on
-constexpr double kRatioPseudoVisits = 10;   // the same for the ratio of a class's level to its parent's
-constexpr double kRemembered = 4096;        // visits: counts are halved when there are more
-constexpr double kPriorChance = 0.1;        // of re-use in the first bin, where nothing is known
-constexpr double kPriorFade = 0.9;          // from bin to bin, so that nothing known means least recently used
+constexpr double kPseudoVisits = 20;        // weight of the class it leans on
+constexpr double kRatioPseudoVisits = 10;   // the same for the ratio between the levels of a class and its parent
+constexpr double kRemembered = 4096;        // visits: above this, counts are halved
+constexpr double kPriorChance = 0.1;        // of re-use in the first bin, without data
+constexpr double kPriorFade = 0.9;          // from bin to bin, so that without data least recently used wins
 constexpr double kMostLean = 0.95;
 constexpr size_t kUnfullClass = 3;
-constexpr double kPriorUnfull = 0.1;        // of its parent's chance: what is asked for next is the longer unit in its place
-constexpr int kSmooth = 2;                  // bins to either side
+constexpr double kPriorUnfull = 0.1;        // of its parent's chance: the next request is for the longer unit in its place
+constexpr int kSmooth = 2;                  // bins on either side
 constexpr double kFirstBinMs = 50;
 }  // namespace
 
@@ -32,8 +32,8 @@ ReuseModel::ReuseModel() {
   }
 }
 
-// In class_in_tree()'s order; parents come before their children. `common` is the first class of the common tree, or -1
-// for that tree itself.
+// Adds classes in the order of class_in_tree(): parents before their children. `common` is the first class of the common tree, or -1 when
+// adding that tree itself.
 void ReuseModel::add_tree(int32_t common) {
   const auto first = static_cast<int32_t>(classes_.size());
   const auto add = [&](int32_t parent) {
@@ -59,7 +59,7 @@ void ReuseModel::separate_stems() {
   for (int stem = 0; stem < kStems; ++stem) add_tree(0);
   next_rates_.resize(classes_.size());
   for (size_t i = kClasses; i < classes_.size(); ++i) classes_[i].rate = classes_[i % kClasses].rate;
-  propagated_ = classes_.size();  // a pass that was under way goes on without what waits in the new ones
+  propagated_ = classes_.size();  // a pass under way continues without the waiting nodes of the new classes
   for (size_t i = estimated_; i < kClasses; ++i) estimate(i);
   estimated_ = std::max(estimated_, kClasses);
 }
@@ -138,7 +138,7 @@ bool ReuseModel::advance() {
   return true;
 }
 
-// The chance of re-use in each bin of age of those that reach it (what still waits is censored at its age), then the index.
+// Computes the chance of re-use in each age bin, for nodes that reach it (a waiting node is censored at its age), then the index.
 void ReuseModel::estimate(size_t index) {
   Class& c = classes_[index];
   const Class* parent = c.parent < 0 ? nullptr : &classes_[static_cast<size_t>(c.parent)];
@@ -188,7 +188,7 @@ void ReuseModel::fill_rates(Class& c, std::array<float, kBins + 1>& rate) const 
   rate[kBins] = rate[kBins - 1];
 }
 
-// The tables without what waits: that is counted as gone, since after a restart it comes back as new.
+// Saves the tables. Waiting nodes are counted as gone, since after a restart they come back as new.
 void ReuseModel::save(ByteWriter& out) const {
   out.varint(classes_.size());
   out.varint(kBins);

@@ -1,10 +1,10 @@
-// What is learned of re-use: for each class of nodes, how many came back and how many did not, by the age at which; and from
-// that the Gittins index of a node of each class and age: the most re-uses per unit and second that holding it can be
-// expected to bring, over all spans to hold it. Not thread-safe.
+// Learns re-use: for each class of nodes, counts by age how many came back and how many did not. From that it computes the Gittins index
+// for each class and age: the most re-uses per unit and second that holding such a node can be expected to bring, over all lengths of
+// holding it. Not thread-safe.
 //
-// Classes form a tree, each leaning on its parent where it has little data of its own: all > kind > turn (1, 2, 3 and more) >
-// size of the last extension > the pause before it. With several stems, each of the first seven has a tree of its own, whose
-// classes lean on the same classes of the common tree; the rest share one.
+// Classes form a tree, and each leans on its parent where it has little data of its own: all > kind > turn (1, 2, 3 and more) > size of the
+// last extension > pause before it. With several stems, each of the first seven has its own tree, whose classes lean on the same classes of
+// the common tree; the other stems share one.
 #pragma once
 
 #include <array>
@@ -20,11 +20,11 @@ namespace kvcachefs::evict {
 
 class ReuseModel {
  public:
-  static constexpr int kStems = 8;  // the last one for all others
+  static constexpr int kStems = 8;  // the last one for all other stems
 
   ReuseModel();
 
-  // One node came back at this age, or did not and is forgotten; `weight` corrects a count that was made before.
+  // One node came back at this age, or did not and is forgotten; `weight` corrects an earlier count.
   void hit(const Past& past, int64_t age_ms, float weight = 1) { count(past, age_ms, weight, &Class::hit); }
   void gone(const Past& past, int64_t age_ms) { count(past, age_ms, 1, &Class::gone); }
   // Expected re-uses per unit and millisecond.
@@ -33,15 +33,15 @@ class ReuseModel {
   void separate_stems();
   bool stems_separated() const { return classes_.size() > kClasses; }
 
-  // A new set of rates, in pieces: begin(), add_waiting() for each node and ghost that may still come back, and then
-  // advance() until it returns true. Each of the latter takes some microseconds; rates change at the end.
+  // Computes a new set of rates in pieces: call begin(), add_waiting() for each node and ghost that may still come back, then advance()
+  // until it returns true. Each advance() takes some microseconds; rates change at the end.
   void begin();
   void add_waiting(const Past& past, int64_t age_ms);
   bool advance();
   size_t steps() const { return classes_.size(); }
 
   void save(ByteWriter& out) const;
-  // Leaves the model half-changed on an error: restore into a new one.
+  // An error leaves the model half-changed: restore into a new one.
   Status restore(ByteReader& in);
 
  private:
@@ -53,7 +53,7 @@ class ReuseModel {
   struct Class {
     int32_t parent = -1;
     PerBin hit{}, gone{}, waiting{};
-    PerBin chance{};                      // of re-use inside a bin, of those that reach it
+    PerBin chance{};                      // of re-use within a bin, for nodes that reach it
     std::array<float, kBins + 1> rate{};  // at the start of each bin
   };
   static int bin_of(int64_t age_ms);
@@ -67,8 +67,8 @@ class ReuseModel {
   std::vector<Class> classes_;
   std::vector<std::array<float, kBins + 1>> next_rates_;
   std::array<double, kBins + 1> start_ms_{};  // of the bins
-  double counted_ = 0;                        // visits that the tables hold
-  size_t propagated_ = 0, estimated_ = 0;     // classes done in the pass under way
+  double counted_ = 0;                        // visits that the tables contain
+  size_t propagated_ = 0, estimated_ = 0;     // classes done in the current pass
 };
 
 }  // namespace kvcachefs::evict

@@ -1,4 +1,4 @@
-// For the room's tests: short ways to tell a policy what happens.
+// For this room's tests: short ways to feed events to a policy.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ struct PolicyUnderTest {
   void publish_after(uint64_t number, uint64_t before, bool full = true) {
     policy->publish({unit(number), unit(before), {}, full}, now());
   }
-  // A request for these units, in prefix order: what is there is read, the rest written.
+  // A request for these units, in prefix order: reads the present ones, writes the rest.
   void request(const std::vector<uint64_t>& numbers) {
     for (size_t i = 0; i < numbers.size(); ++i) {
       if (policy->holds(unit(numbers[i]))) {
@@ -35,7 +35,7 @@ struct PolicyUnderTest {
       }
     }
   }
-  // Evicts until `left` units are there; their numbers in the order in which they went.
+  // Evicts until `left` units are left; returns their numbers in order of eviction.
   std::vector<uint64_t> evict_down_to(size_t left) {
     std::vector<uint64_t> gone;
     while (policy->units() > left) {

@@ -54,7 +54,7 @@ void TreePolicy::visit(Node& node) {
   const int64_t age = age_ms(node.visited);
   if (age <= kVisitMs) return;
   ++counted_.visits;
-  if (node.is(Node::kGhosted)) {  // over half of it is gone: its ghost tells what comes of it, and the rest begins anew
+  if (node.is(Node::kGhosted)) {  // over half of it is gone: its ghost stands for that part, and the rest starts anew
     node.set(Node::kGhosted, false);
     node.visited = node.before = now;
     node.lost = 0;
@@ -81,7 +81,7 @@ void TreePolicy::publish(const Published& what, TimeMs now) {
     visit(forest_.node(forest_.node_of(slot)));
     return on_access();
   }
-  if (slot != kNoSlot) {  // removed before its followers: it comes back to its place
+  if (slot != kNoSlot) {  // removed before its followers: it returns to its place
     forest_.restore(slot);
     forest_.node(forest_.node_of(slot)).visited = now_tick();
     return on_access();
@@ -120,11 +120,11 @@ void TreePolicy::publish(const Published& what, TimeMs now) {
   on_access();
 }
 
-// A unit is about to be added to the line.
+// Call before a unit is added to the line.
 void TreePolicy::go_on(Node& node, const std::optional<Ghost>& ghost) {
   const int64_t age = age_ms(node.visited);
   if (ghost) {
-    revive(node, *ghost);  // it was the middle of an evicted line: all up to here is old
+    revive(node, *ghost);  // the unit was the middle of an evicted line: all units up to here are old
   } else if (node.lost > 0) {
     --node.lost;  // written again, not new
   } else {
@@ -168,7 +168,7 @@ void TreePolicy::split(UnitSlot last) {
   before.pause = rest.pause_before;
   if (rest.kind == NodeKind::kLine && rest.turn > 1) --before.turn;
   if (visited_twice && rest.is(Node::kLooked) && age_ms(rest.visited) <= kUnseenMs) {
-    // The visit was counted as one of the whole node, but this share of it was all that was read again.
+    // The visit was counted for the whole node, but only this share of it was read again.
     on_hit(before, pause_ms, static_cast<float>(head.size) / static_cast<float>(head.size + rest.size) - 1);
   }
   head.kind = NodeKind::kTrunk;

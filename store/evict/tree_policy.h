@@ -1,5 +1,5 @@
-// What the policies that know prefixes have in common: the forest of units, what a visit of one of its nodes is, and that
-// only leaves are evicted, from their tail. Which leaf is for the derived classes to say.
+// The common part of the policies that know prefixes: the forest of units, the meaning of a visit, and the rule that only leaves are
+// evicted, from their tail. The derived classes pick the leaf.
 #pragma once
 
 #include <optional>
@@ -9,16 +9,16 @@
 
 namespace kvcachefs::evict {
 
-// What a node, or one that was evicted, had behind it when it was met again: the features that re-use is learned by.
+// The features by which re-use is learned: the history of a node, or of an evicted one, when it was met again.
 struct Past {
   NodeKind kind = NodeKind::kLine;
-  uint8_t turn = 1;    // how often the line went on, from 1
+  uint8_t turn = 1;    // how often the line continued, from 1
   uint8_t pause = 0;   // class of the pause before its last visit, see TreePolicy::pause_class
   uint8_t stem = 0;
   uint16_t fresh = 0;  // units added since that visit
 };
 
-// A node that was evicted, known by the unit that was the middle of it.
+// An evicted node, known by the unit that was its middle.
 struct Ghost {
   UnitKey key;
   uint32_t visited = 0;  // ticks
@@ -53,26 +53,26 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   PolicyCounts counts() const override;
   std::string check() const override { return forest_.check(); }
 
-  // What the policy thinks of the node that a unit lies in, for tests and for people.
+  // The policy's state of the node that contains a unit, for tests and for people.
   std::optional<Node> node_of(UnitKey unit) const;
 
-  static uint8_t pause_class(int64_t ms);  // factors of four, from 1 s on
+  static uint8_t pause_class(int64_t ms);  // steps of a factor of four, from 1 s on
 
  protected:
   static constexpr int64_t kTickMs = 16;
-  static constexpr int64_t kVisitMs = 1'000;    // visits closer together are one: probes, parallel readers, ranks
-  static constexpr int64_t kUnseenMs = 30'000;  // a line that grows after this, unread, went on in a tier above
+  static constexpr int64_t kVisitMs = 1'000;    // visits closer together count as one: probes, parallel readers, ranks
+  static constexpr int64_t kUnseenMs = 30'000;  // a line that grows after this, unread, continued in a tier above
 
-  // What derived classes learn from. Defaults: nothing.
+  // Events that derived classes learn from. Default: ignored.
   virtual void on_hit(const Past&, int64_t /*age_ms*/, float /*weight*/) {}
   virtual void on_gone(const Past&, int64_t /*age_ms*/) {}
   virtual std::optional<Ghost> take_ghost(UnitKey) { return std::nullopt; }
   virtual void put_ghost(UnitKey, const Node&) {}
   virtual uint8_t stem_index(StemKey) { return 0; }
   virtual void on_access() {}
-  // The leaf to evict from; kNoSlot, and why, if there is none.
+  // Picks the leaf to evict from; kNoSlot, with the reason in `choice`, if there is none.
   virtual NodeId pick(const Ask& ask, Choice& choice) = 0;
-  // What holding a unit of the node is expected to bring, in any unit that stays the same for a while: the inverse of its age.
+  // The expected gain of holding a unit of the node, in any unit that is stable for a while. Default: the inverse of its age.
   virtual double worth(const Node& node, int64_t age_ms) const;
   void became_leaf(NodeId) override {}
 
@@ -92,11 +92,11 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   void go_on(Node& node, const std::optional<Ghost>& ghost);
   void revive(Node& node, const Ghost& ghost);
   void become_trunk(Node& node);
-  // The part up to `last` becomes a trunk, and the rest is as it was before this visit.
+  // Makes the part up to `last` a trunk; the rest gets the state it had before this visit.
   void split(UnitSlot last);
 
-  size_t parted_at_ = 0, parted_ = 0;  // leaves looked at by part_chains(): the last, and how many since something was found
-  double chosen_worth_ = 0;  // mean of what was chosen lately
+  size_t parted_at_ = 0, parted_ = 0;  // leaves visited by part_chains(): the last one, and how many since it found something
+  double chosen_worth_ = 0;  // mean worth of recent choices
   bool started_ = false;
   int64_t origin_ms_ = 0;
   int64_t now_ms_ = 0;

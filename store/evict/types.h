@@ -1,4 +1,4 @@
-// The values that the room's calls take.
+// Value types of this room's calls.
 #pragma once
 
 #include <compare>
@@ -15,13 +15,13 @@ struct UnitKey {
   auto operator<=>(const UnitKey&) const = default;
 };
 
-// The names of one model, rank and layer left out. Models whose traffic differs are learned apart.
+// The names of one model, without rank and layer. Traffic of different models is learned separately.
 struct StemKey {
   uint64_t value = 0;
   auto operator<=>(const StemKey&) const = default;
 };
 
-// Milliseconds of one clock, whichever the caller has. It may stand still or step back: time then waits.
+// Milliseconds of any one clock of the caller. It may stand still or step back: then time stands still.
 struct TimeMs {
   int64_t value = 0;
   auto operator<=>(const TimeMs&) const = default;

@@ -17,7 +17,7 @@ bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')
 bool is_alnum(char c) { return is_digit(c) || is_letter(c); }
 bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
-// Hashes what it is fed, without a buffer of the whole name.
+// Hashes its input without a buffer for the whole name.
 class Absorber {
  public:
   explicit Absorber(uint64_t seed) : hash_(seed) {}
@@ -41,15 +41,15 @@ class Absorber {
   uint64_t count_ = 0;
 };
 
-// "8B", "350M": a number with a unit at the end of a word tells models apart, so it is no field.
+// "8B", "350M": a number with a unit at the end of a word distinguishes models, so it is no field.
 bool is_model_size(std::string_view text, size_t end) {
   if (end >= text.size()) return false;
   constexpr std::string_view kUnits = "bBmMkKtT";
   return kUnits.find(text[end]) != std::string_view::npos && (end + 1 == text.size() || !is_alnum(text[end + 1]));
 }
 
-// Every number becomes '#': "0x1f" as a whole, elsewhere the run of digits. A field of the one letter k or v (the halves
-// of a chunk that some clients store apart) becomes '#', too.
+// Replaces every number by '#': "0x1f" as a whole, elsewhere the run of digits. A field of the single letter k or v (the halves of a chunk
+// that some clients store separately) becomes '#', too.
 void mask(std::string_view text, Absorber& out) {
   for (size_t at = 0; at < text.size();) {
     const bool starts_word = at == 0 || !is_alnum(text[at - 1]);
@@ -75,7 +75,7 @@ void mask(std::string_view text, Absorber& out) {
   }
 }
 
-// The longest run of hexadecimal digits, the first one where several are as long; a prefix "0x" is no part of it.
+// Returns the longest run of hexadecimal digits, the first of equals; a prefix "0x" does not belong to it.
 std::string_view longest_run(std::string_view name) {
   std::string_view best;
   for (size_t at = 0; at < name.size();) {
@@ -87,7 +87,7 @@ std::string_view longest_run(std::string_view name) {
   return best;
 }
 
-// A component that is one to three hexadecimal digits, or begins with two or three before a field, spreads names out.
+// A component that is one to three hexadecimal digits, or begins with two or three before a field, only spreads names out.
 size_t fan_out_length(std::string_view name) {
   size_t length = 0;
   while (length < name.size() && is_hex(name[length])) ++length;
@@ -110,7 +110,7 @@ UnitName unit_name(StemKey directory, std::string_view name) {
   if (name.size() > kSidecarSuffix.size() && name.ends_with(kSidecarSuffix)) name.remove_suffix(kSidecarSuffix.size());
   const std::string_view run = longest_run(name);
   Absorber stem(directory.value);
-  if (run.size() < kShortestHash) {  // not named by content: known by its whole name
+  if (run.size() < kShortestHash) {  // not named by content: its whole name identifies it
     const size_t dot = name.rfind('.');
     if (dot != std::string_view::npos) mask(name.substr(dot), stem);
     stem.add('?');

@@ -44,7 +44,7 @@ TEST(UnitName, FlatLayouts) {
   expect_one_unit({"00/" + kHash + "_Qwen3-32B_0_4_k", "00/" + kHash + "_Qwen3-32B_0_4_v", "00/" + kHash + "_Qwen3-32B_2_4_v"});
   expect_one_unit({"a7/" + kHash + ".pt", "a7/" + kHash + ".pt.metadata"});
   expect_one_unit({"ab/cd/" + kHash, "ab/cd/" + kHash});
-  // A decimal hash is the longest run as well.
+  // A decimal hash also counts as the longest run.
   expect_one_unit({"m@1@0@1234567890123456789@half.pt", "m@1@2@1234567890123456789@half.pt"});
   expect_apart("m@1@0@1234567890123456789@half.pt", "m@1@0@1234567890123456788@half.pt");
 }

@@ -28,7 +28,7 @@ bool UnitTable::name_directory(ObjectId parent, std::string_view name, ObjectId 
   Directory& named = directories_[slot];
   named.stem = directory_stem(directories_[up].stem, name);
   if (named.up == up) return false;
-  // Moved below itself, as far as is known: what is above it was moved, and that was not told yet.
+  // Apparently moved below itself: a directory above it was moved, which was not reported yet.
   constexpr int kMostLevels = 4096;
   uint32_t above = named.users > 1 ? up : kNoSlot;
   for (int level = 0; above != kNoSlot && above != slot && level < kMostLevels; ++level) above = directories_[above].up;
@@ -47,7 +47,7 @@ void UnitTable::remove_directory(ObjectId id) {
   let_go(slot);
 }
 
-// One that is not there any more goes with the last that refers to it, and then may be the last that refers to the next.
+// A removed directory goes with the last entry that refers to it, and may then have been the last that refers to its parent.
 void UnitTable::let_go(uint32_t slot) {
   while (slot != kNoSlot && --directories_[slot].users == 0) {
     Directory& gone = directories_[slot];

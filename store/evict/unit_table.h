@@ -1,6 +1,5 @@
-// Which objects a unit consists of, where each has its name, and what was last known of it. A name is kept as its directory and
-// the cookie that the directory lists it by, so that 10 million objects do not hold their names in RAM twice. Pure data, not
-// thread-safe.
+// The objects of each unit, where each has its name, and what was last known of it. A name is stored as its directory and the cookie by
+// which the directory lists it, so that the names of 10 million objects are not in RAM twice. Pure data, not thread-safe.
 //
 // 48 bytes an object, and twice 6 to 9 in the indexes; 24, and 6 to 9, a directory.
 #pragma once
@@ -22,13 +21,13 @@ class UnitTable {
     UnitKey unit;
     uint64_t cookie = 0;
     uint32_t directory = kNoSlot;
-    uint32_t next = kNoSlot;  // of its unit; of a free one: the next free one
-    uint32_t used = 0;        // ticks, of the caller
-    uint32_t blocks = 0;      // of 4 KiB, as far as it is known
+    uint32_t next = kNoSlot;  // the next entry of its unit; of a free one: the next free one
+    uint32_t used = 0;        // ticks of the caller
+    uint32_t blocks = 0;      // of 4 KiB, if known
     uint16_t stem = 0;        // see stem()
-    uint16_t members = 0;     // of its unit; kept with the first
+    uint16_t members = 0;     // of its unit; kept in its first entry
     uint8_t flags = 0;
-    uint16_t listed = 0;      // coarse ticks, of the caller; 0: never
+    uint16_t listed = 0;      // coarse ticks of the caller; 0: never
 
     bool is(uint8_t flag) const { return (flags & flag) != 0; }
     void set(uint8_t flag, bool on) { flags = static_cast<uint8_t>(on ? flags | flag : flags & ~flag); }
@@ -38,15 +37,15 @@ class UnitTable {
     ObjectId id;        // invalid: free
     StemKey stem;
     uint32_t up = kNoSlot;    // of a free one: the next free one
-    uint32_t users = 0;       // entries and directories below it, and one for itself as long as it is there
+    uint32_t users = 0;       // entries and directories below it, plus one for itself while it exists
     bool pinned = false;
     bool removed = false;
   };
 
-  // The directory, made without a parent if it was not known.
+  // Returns the directory; adds it without a parent if it was unknown.
   uint32_t directory(ObjectId id);
   uint32_t find_directory(ObjectId id) const { return directory_index_.find({id.value}, directory_key()); }
-  // It has this name in `parent`. Returns whether what is known to be below it is below another directory than before.
+  // The directory has this name in `parent`. Returns true if that moves known entries below it to another parent.
   bool name_directory(ObjectId parent, std::string_view name, ObjectId id);
   Directory& directory_at(uint32_t slot) { return directories_[slot]; }
   const Directory& directory_at(uint32_t slot) const { return directories_[slot]; }
@@ -68,11 +67,11 @@ class UnitTable {
   size_t directories() const { return directory_count_; }
   size_t memory_bytes() const;
 
-  // Names of which more than this share what looks like a content hash are not told apart by it: each further one is a unit.
+  // If more names than this share an apparent content hash, it does not identify them: each further name is a unit of its own.
   static constexpr uint16_t kMostMembers = 2048;
-  // What a name in a directory is of.
+  // The unit and stem of a name in a directory.
   UnitName name_of(uint32_t directory, std::string_view name) const { return unit_name(directories_[directory].stem, name); }
-  // The object is not in the table yet.
+  // The object must not be in the table yet.
   uint32_t add(ObjectId id, uint32_t directory, uint64_t cookie, const UnitName& name);
   void move(uint32_t slot, uint32_t directory, uint64_t cookie, const UnitName& name);
   void remove(uint32_t slot);
@@ -80,7 +79,7 @@ class UnitTable {
   void clear() { *this = UnitTable(); }
 
  private:
-  static constexpr size_t kMostStems = 4096;  // what is beyond shares the last
+  static constexpr size_t kMostStems = 4096;  // stems beyond that share the last one
   struct IdKey {
     const PagedVector<Entry>* entries;
     UnitKey operator()(uint32_t slot) const { return {(*entries)[slot].id.value}; }
@@ -109,7 +108,7 @@ class UnitTable {
 
   PagedVector<Entry> entries_;
   PagedVector<Directory> directories_;
-  KeyIndex index_, units_, directory_index_;  // units_: the first entry of each
+  KeyIndex index_, units_, directory_index_;  // units_: the first entry of each unit
   PagedVector<StemKey> stems_;
   KeyIndex stem_index_;
   uint32_t free_entry_ = kNoSlot, free_directory_ = kNoSlot;

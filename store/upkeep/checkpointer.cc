@@ -16,11 +16,11 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kManyJournalFiles = 32;
-constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;  // of journals and checkpoint: where there is no room, they are worth another
-constexpr uint64_t kWorthPart = 16;                  // ... if it is smaller by so much
+constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;  // of journals and checkpoint: where there is no room, more than this is worth another checkpoint
+constexpr uint64_t kWorthPart = 16;                  // ... if it saves at least this fraction
 }  // namespace
 
-// On this thread, for which nobody waits: the committer has answers to give, and does what is left.
+// Syncs on this thread, which nobody waits for: the committer has answers to give, and only syncs what is left.
 void Checkpointer::sync_ahead() {
   const Status status = parts_.extents.sync_ahead();
   if (status) return;
@@ -42,7 +42,7 @@ Status Checkpointer::sync_point() {
   });
   CommitRequest request;
   request.sync = request.sync_all = true;
-  if (!parts_.reserve.is_cut()) request.successors = parts_.accesses.changed_rows(kMostRows);  // else they wait for room
+  if (!parts_.reserve.is_cut()) request.successors = parts_.accesses.changed_rows(kMostRows);  // otherwise the rows wait for room
   Status status = parts_.committer.commit_and_wait(std::move(request));
   if (status) parts_.raw_space.synced();
   return status;
@@ -50,7 +50,7 @@ Status Checkpointer::sync_point() {
 
 Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   reclaim_cut_short_ = false;
-  static_cast<void>(earlier_lives());  // as long as DeadSpace has all that is dead in this life
+  static_cast<void>(earlier_lives());  // while DeadSpace has everything that died in this run
   std::vector<FreedPlace> dead = parts_.dead.take();  // their records are synced by the sync point below
   parts_.records.index_commit_begins();
   Status status = sync_point();
@@ -60,11 +60,11 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
     status = parts_.index.commit();
     if (status) parts_.records.index_committed();
   }
-  if (status && (found_.judged_tail || wants_checkpoint())) status = write_checkpoint();  // before anything is given back that older ones name
+  if (status && (found_.judged_tail || wants_checkpoint())) status = write_checkpoint();  // before giving back what an older checkpoint names
   if (!status) {
     parts_.counters.errors_index.fetch_add(1, std::memory_order_relaxed);
-    // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
-    // Unless a start left records out, or a journal was removed, which is settled by a checkpoint only.
+    // An index that cannot be written, perhaps on a full disk, does not stop the reclaim: the synced journal has the records. Except when a
+    // start left records out, or a journal was removed: only a checkpoint settles that.
     if (synced && !found_.judged_tail && !wants_checkpoint_) reclaim(std::exchange(dead, {}), amount);
     parts_.dead.put_back(std::move(dead));
     return status;
@@ -81,7 +81,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
 }
 
 uint64_t Checkpointer::least_checkpoint_bytes() const {
-  constexpr uint64_t kObjectBytes = 64;  // with a short name
+  constexpr uint64_t kObjectBytes = 64;  // of an object with a short name
   const IndexTotals totals = parts_.index.totals();
   return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
 }
@@ -105,23 +105,24 @@ void Checkpointer::look_for_journal() {
     const bool is_told = std::exchange(told_lost_seq_, at.end.seq) == at.end.seq;
     if (!is_told) log::error("{}: the journal was {} by others while the volume was mounted", path, what);
     const Status rotated = rotate_journal(/*lost=*/true);
-    if (!rotated && !is_told) log::error("journal: {}", rotated.error().message);  // looked for again in a second
+    if (!rotated && !is_told) log::error("journal: {}", rotated.error().message);  // the next look is in a second
   } else if (at.is_nowhere) {
-    static_cast<void>(rotate_journal());  // what others did was undone meanwhile
+    static_cast<void>(rotate_journal());  // the interference was undone meanwhile
   }
   if (!parts_.journal.take_lost_file()) return;
   if (!wants_checkpoint_) log::error("what others took from the journal is written anew: a checkpoint follows");
   wants_checkpoint_ = true;
 }
 
-// Only this thread commits, so the scan sees one state.
+// Only this thread commits, so the scan sees one consistent state.
 Status Checkpointer::write_checkpoint() {
-  if (to_clear_ && !wants_checkpoint()) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
-  // Not to fill it in vain; but nothing is given back before the first after an unclean end, and root may have more than that.
+  if (to_clear_ && !wants_checkpoint()) return remove_before_checkpoint();  // it is complete: only the removal of what it covers is missing
+  // Do not fill the volume with a checkpoint that cannot fit. But after an unclean end nothing is given back before the first checkpoint,
+  // and root may have more space than this shows: then try.
   if (auto backing = parts_.volume->space(); backing && !found_.judged_tail && backing->available_bytes < least_checkpoint_bytes())
     return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", parts_.volume->root(),
                                             format_size(least_checkpoint_bytes()), format_size(backing->available_bytes)));
-  const uint64_t seq = next_seq_++;  // never again: one that failed may have left its name
+  const uint64_t seq = next_seq_++;  // never reused: a failed checkpoint may have left a file of this name
   CheckpointHeader header;
   header.covers = parts_.index.position();
   header.stamp = parts_.index.stamp();
@@ -141,7 +142,7 @@ Status Checkpointer::write_checkpoint() {
 }
 
 Status Checkpointer::remove_before_checkpoint() {
-  // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
+  // The journal goes on in a new file: if nothing was appended meanwhile, the file before it can be removed too.
   KVC_TRY(rotate_journal());
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const KeptJournals before = std::exchange(kept_journals_, std::nullopt).value_or(KeptJournals{{}, 0, now_ns, now_ns});
@@ -159,7 +160,7 @@ Status Checkpointer::remove_before_checkpoint() {
   return {};
 }
 
-// The one in which the checkpoint's position lies stays where anything was appended behind it meanwhile.
+// The journal file with the checkpoint's position stays if anything was appended behind that position meanwhile.
 uint64_t Checkpointer::bytes_of_journals_before_this() const {
   const JournalPosition at = parts_.journal.position();
   const auto files = list_journals(*parts_.volume, parts_.identity);
@@ -170,8 +171,8 @@ uint64_t Checkpointer::bytes_of_journals_before_this() const {
   return bytes;
 }
 
-// Up to where journals can go that a checkpoint covers: the others would have to load that if they had not read them. They are not waited
-// for long, nor with much: chunks do not go for journals.
+// Up to which position journals that a checkpoint covers can be removed: peers that have not read a removed journal have to load the
+// checkpoint. The wait for peers is limited in time and bytes: no chunk is evicted to keep journals.
 JournalPosition Checkpointer::followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const {
   constexpr int64_t kMostNs = 600'000'000'000;
   constexpr uint64_t kMostBytes = kGiB, kMostPart = 64;  // of the capacity
@@ -202,9 +203,9 @@ void Checkpointer::follow_peers(PeerFollower& peers) {
                                     [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
 }
 
-// Attributes and small bodies lie in them.
+// Journals and checkpoints contain attributes and small bodies.
 bool Checkpointer::checkpoint_for_room() {
-  constexpr uint64_t kObjectBytes = 512;  // about, with its name
+  constexpr uint64_t kObjectBytes = 512;  // estimate, with its name
   const IndexTotals totals = parts_.index.totals();
   const uint64_t checkpoint = totals.inline_bodies * parts_.options.inline_below_bytes() +
                               (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
@@ -213,7 +214,7 @@ bool Checkpointer::checkpoint_for_room() {
   if (before < kRoomCheckpointBytes || checkpoint > before / 2) return false;
   Status status = write_checkpoint();
   if (!status) log::error("checkpoint: {}", status.error().message);
-  return status && records() < before - before / kWorthPart;  // else the next would give no more back
+  return status && records() < before - before / kWorthPart;  // otherwise the next one would give nothing more back
 }
 
 bool Checkpointer::shrink_index() {
@@ -228,7 +229,7 @@ bool Checkpointer::shrink_index() {
   if (unused < before / 2) return false;
   shrunk_ns_ = now_ns;
   const uint64_t copy_bytes = before - unused + kMiB;
-  // Nothing that is set aside for the next checkpoint and for the index itself is written meanwhile.
+  // Space set aside for the next checkpoint and for the index itself is not written meanwhile.
   const uint64_t there = parts_.space.physical_bytes() + parts_.space.reserved_bytes();
   if (there + copy_bytes > parts_.space.own_limit_bytes() || copy_bytes > parts_.space.backing_free_soon_bytes()) return false;
   parts_.space.reserve(copy_bytes);
@@ -236,7 +237,7 @@ bool Checkpointer::shrink_index() {
   parts_.space.release(copy_bytes);
   measure_overhead();
   if (shrunk) log::debug("index {}: {} of {} were unused and are given back", parts_.index_directory, format_size(unused), format_size(before));
-  if (shrunk) checkpoint_for_room();  // what was in the index is in the last checkpoint, too
+  if (shrunk) checkpoint_for_room();  // records that were in the index are in the last checkpoint, too
   return shrunk;
 }
 
@@ -248,7 +249,7 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
 PeerHolds::Earlier Checkpointer::earlier_lives() {
   PeerHolds::Earlier earlier = PeerHolds::Earlier::kFree;
   if (holds_ && parts_.sweep.is_left()) {
-    // That it has a record tells nothing: what is open there may be the body that it had before, which an earlier life replaced.
+    // That the object has a record proves nothing: peers may have its previous body open, which an earlier run replaced.
     earlier = holds_->earlier_epochs(parts_.identity.epoch, [this](ObjectId id) {
       bool died_here = false;
       parts_.dead.for_each([&](const FreedPlace& freed) { died_here |= freed.object == id; });
@@ -276,8 +277,8 @@ void Checkpointer::measure_overhead() {
   parts_.records.measured(measured);
 }
 
-// What the epochs of this node take beside journals, checkpoints and extents: directories, and HEAD and ACKS of earlier lives. What cannot be
-// looked at is left out.
+// Bytes that the epochs of this node take beside journals, checkpoints and extents: directories, and HEAD and ACKS of earlier runs. Skips
+// files that cannot be examined.
 uint64_t Checkpointer::measure_epochs() const {
   uint64_t bytes = 0;
   const auto add = [&](const std::string& path) {

@@ -1,5 +1,5 @@
-// Sync points, index points and checkpoints: when what was accepted is safe, when the index follows, and what may be given back then
-// (invariants 3, 4 and 6 of the store).
+// Sync points, index points and checkpoints: they decide when accepted data is safe, when the index follows, and which dead space may be
+// given back then (invariants 3, 4 and 6 of the store).
 #pragma once
 
 #include <algorithm>
@@ -38,8 +38,8 @@
 
 namespace kvcachefs {
 
-// The thread that commits the index alone (the keeper's; at the end that of close()), but for nobody_reads(). No lock held. Blocks on
-// the volume.
+// Used only by the thread that commits the index (the keeper; at the end the thread in close()), except nobody_reads(). Call with no lock
+// held. Blocks on the volume.
 class Checkpointer {
  public:
   struct Parts {
@@ -71,60 +71,63 @@ class Checkpointer {
     const LiveOptions& options;
     const std::atomic<uint64_t>& next_number;  // of an object
   };
-  // What a start found.
+  // The state that a start found.
   struct Found {
     uint64_t checkpoint_bytes = 0, journal_files = 1;
     uint64_t older_journals_bytes = 0;  // of earlier epochs, until a checkpoint takes their place
-    // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some are gone
-    // for good: a checkpoint comes before anything is given back.
+    // This start read bodies to decide which records to trust. After some of those bodies are removed, the same journals must not be judged
+    // again: so a checkpoint is written before any space is given back.
     bool judged_tail = false;
   };
   Checkpointer(Parts parts, const Found& found) : parts_(std::move(parts)), found_(found) {}
 
-  // Closes what is written, for descriptors are few (Extents::limit_made()): without a mark, which takes longer.
+  // Closes the packs being written because descriptors are scarce (Extents::limit_made()). Writes no mark (synced record): that takes
+  // longer.
   void sync_if_asked();
-  // Data, then the journal, then a record that says so.
+  // Syncs the data, then the journal, then writes and syncs a record that states it.
   Status sync_point();
-  // A sync point, the index committed, what is dead given back as far as `amount` says, and a checkpoint where one is due.
+  // Makes a sync point, commits the index, gives dead space back as far as `amount` allows, and writes a checkpoint if one is due.
   Status index_point(const Reclaimer::Amount& amount = {});
-  // A copy of everything live, from the index as it was just committed; then the journals before it go.
+  // Writes a copy of everything live, from the index as just committed; then removes the journals before it.
   Status write_checkpoint();
-  // A file of the journal that others removed, replaced or cut: it goes on in a new one at once, and a checkpoint takes the place of all before that with the
-  // next index point, which is due.
+  // Checks whether others removed, replaced or cut the journal file. If so, the journal goes on in a new file at once, and a checkpoint
+  // replaces everything before that at the next index point, which is then due.
   void look_for_journal();
   bool wants_checkpoint() const { return wants_checkpoint_ || rotted_; }
-  void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. The keeper's thread, or before it runs
-  // The same where journals or checkpoint have rotted, and the index has all that they said: what is dead is given back all the same. Any thread.
+  void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. Call on the keeper's thread, or before it runs
+  // As want_checkpoint(), for rotted journals or a rotted checkpoint while the index has all their content: dead space is still given back.
+  // Any thread.
   void replace_rotted() { rotted_ = true; }
-  // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
+  // Replaces journals and a checkpoint that are mostly outdated by a smaller checkpoint, to gain room. Returns true if it did.
   bool checkpoint_for_room();
-  // Writes the index anew without what is unused of it, where it lies on the volume, at least half of it and a part of the capacity are unused,
-  // and there is room for both files. True if it is smaller now.
+  // Rewrites the index without its unused pages. Done only if the index lies on the volume, at least half of it and a given part of the
+  // capacity are unused, and there is room for both files. Returns true if the index is smaller now.
   bool shrink_index();
 
-  // Tells RecordSpace what journals with their reserve, checkpoint and index take, without a look at the volume but one: at the index,
-  // wherever that is.
+  // Tells RecordSpace how much the journals with their reserve, the checkpoint and the index take. Looks at one file only: the index,
+  // wherever it lies.
   void measure_overhead();
   uint64_t measure_epochs() const;
   bool judged_tail() const { return found_.judged_tail; }
-  bool reclaim_was_cut_short() const { return reclaim_cut_short_; }  // by the time it takes: the next one goes on
+  bool reclaim_was_cut_short() const { return reclaim_cut_short_; }  // the time limit ended it: the next call continues
   uint64_t journal_files() const { return found_.journal_files; }
-  // The volume has other nodes: they hear of checkpoints, journals stay until they have read them, and places while they may read there.
-  // Before the first index point.
+  // Tells this class that the volume has other nodes: they are told of checkpoints, journals stay until peers have read them, and dead
+  // places stay while peers may read there. Call before the first index point.
   void follow_peers(PeerFollower& peers);
   bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
-  // What was dead and held for them when it was asked last. Any thread.
+  // Dead bytes that were held for peers at the last reclaim. Any thread.
   uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }
-  // The same of what earlier lives left, which DeadSpace does not know. Any thread.
+  // The same for leftovers of earlier runs, which DeadSpace does not know. Any thread.
   uint64_t held_of_earlier_lives_bytes() const { return held_of_earlier_lives_bytes_; }
-  // Of both what comes back once they have followed: without what is read there.
+  // The part of both that comes back once the peers have followed, without places that a peer is reading.
   uint64_t awaited_from_peers_bytes();
-  // What earlier lives left is held for them (OrphanSweep does nothing). The thread that commits the index. May block on the volume.
+  // True if leftovers of earlier runs are held for peers (OrphanSweep then does nothing). The thread that commits the index. May block on
+  // the volume.
   bool holds_earlier_lives() { return earlier_lives() != PeerHolds::Earlier::kFree; }
   PeerHolds* holds() { return holds_ ? &*holds_ : nullptr; }
-  // Those of the journals that a checkpoint covers which peers have read by now; all, where a call waits for room.
+  // Removes the journals before a checkpoint that peers have read by now; all of them if a call waits for room.
   void remove_kept_journals(bool room_is_wanted);
-  // The end has begun: what is open or lingers is given back as well.
+  // The unmount has begun: from now on places of open and lingering objects are given back as well.
   void end_reading() { nobody_reads_ = true; }
   bool nobody_reads() const { return nobody_reads_; }
 
@@ -141,18 +144,18 @@ class Checkpointer {
   bool index_is_elsewhere() const { return !parts_.index_directory.starts_with(parts_.volume->root() + "/"); }  // not on the volume
 
   const Parts parts_;
-  int64_t shrunk_ns_ = INT64_MIN / 2;  // shrink_index() was tried then
+  int64_t shrunk_ns_ = INT64_MIN / 2;  // when shrink_index() was last tried
   Found found_;
   PeerFollower* peers_ = nullptr;  // null: this volume has one node
-  std::optional<PeerHolds> holds_;  // with it
-  struct KeptJournals {  // that peers have not read yet
-    CheckpointInfo checkpoint;  // which covers them
+  std::optional<PeerHolds> holds_;  // set together with peers_
+  struct KeptJournals {  // journals that peers have not read yet
+    CheckpointInfo checkpoint;  // the checkpoint that covers them
     uint64_t bytes = 0;         // at most
     int64_t since_ns = 0, tried_ns = 0;
   };
   std::optional<KeptJournals> kept_journals_;
   std::atomic<uint64_t> held_for_peers_bytes_{0}, held_of_earlier_lives_bytes_{0};
-  std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
+  std::optional<CheckpointInfo> to_clear_;  // a finished checkpoint; the files that it covers are not removed yet
   uint64_t next_seq_ = 0;
   bool wants_checkpoint_ = false;
   std::atomic<bool> rotted_{false};

@@ -10,18 +10,18 @@
 namespace kvcachefs {
 
 namespace {
-// Of a pack so much has to be dead: to empty it for less writes more than it brings. Where chunks are evicted more of them go instead, until
-// so much of some pack is dead.
+// The fraction of a pack that has to be dead: emptying it for less writes more than it gains. Where chunks can be evicted, more are evicted
+// instead, until some pack reaches its fraction.
 constexpr uint64_t kLeastDeadPart = 8, kEvictingDeadPart = 3;
-constexpr uint64_t kRoundPart = 32;           // of the limit: worth a look through all objects
-constexpr uint64_t kMostResidents = 1'000'000;  // of the packs of a round: 16 MiB of RAM
+constexpr uint64_t kRoundPart = 32;           // of the limit: worth a scan of all objects
+constexpr uint64_t kMostResidents = 1'000'000;  // in the packs of a round: 16 MiB of RAM
 constexpr size_t kRows = 512;                 // at a time
 constexpr int64_t kListNs = 20'000'000, kWaitedListNs = 100'000'000;
-constexpr int64_t kPauseNs = 1'000'000'000;   // after nothing was found, or a round could not go on
-constexpr int64_t kTriedNs = 30'000'000'000;  // until what did not leave a pack, for it is open for writing, or cannot be read, is tried again
+constexpr int64_t kPauseNs = 1'000'000'000;   // after a look found nothing, or a round could not go on
+constexpr int64_t kTriedNs = 30'000'000'000;  // until a body that did not leave its pack (open for writing, or unreadable) is tried again
 constexpr uint64_t kPieceBytes = 32 * kMiB, kMostPieceBytes = 256 * kMiB;
-// So many times what is evicted anyway may be worth what goes instead of being moved: that saves four fifths of the rewriting for
-// 0.2 points of hits (tools/simulate).
+// A body worth at most this many times the usual victims is evicted instead of moved: that saves four fifths of the rewriting for 0.2
+// points of hits (tools/simulate).
 constexpr double kWorth = 4, kAnyWorth = std::numeric_limits<double>::infinity();
 }  // namespace
 
@@ -45,7 +45,7 @@ bool Compactor::step(uint64_t wanted_bytes, bool waited_for) {
   return empty_some(most_bytes);
 }
 
-// No faster than twice what clients write, and a little; unless a call waits, or none writes.
+// Limits the speed to twice what clients write, plus a little, unless a call waits or no client writes.
 uint64_t Compactor::piece_bytes(bool waited_for) {
   const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed), since = written - written_bytes_;
   written_bytes_ = written;
@@ -55,12 +55,12 @@ uint64_t Compactor::piece_bytes(bool waited_for) {
 
 // --- which packs ---
 
-// Due where little can be reserved, before anything is evicted for that.
+// A round is due when too little can be reserved, before anything is evicted for that.
 bool Compactor::begin(uint64_t wanted_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const bool is_looked_at = now_ns < look_again_ns_ && parts_.dead.unpunched_bytes() == looked_at_bytes_;
   if (is_looked_at || parts_.refusals.is_failing()) return false;
-  if (parts_.space.room_bytes() >= wanted_bytes) {  // that much is free, whatever is dead: nothing goes for want of room
+  if (parts_.space.room_bytes() >= wanted_bytes) {  // enough is free, whatever is dead: nothing is evicted for lack of room
     parts_.eviction.note_unpunched(0);
     return false;
   }
@@ -87,7 +87,7 @@ bool Compactor::begin(uint64_t wanted_bytes) {
   return !packs_.empty();
 }
 
-// That give so much back, the one in which least lives last.
+// The packs that together give so many bytes back; the one with the smallest live part comes last.
 std::vector<Compactor::Pack> Compactor::emptiest(uint64_t wanted_bytes, std::vector<Pack> candidates) const {
   const auto live_part = [](const Pack& pack) {
     return static_cast<double>(pack.live_bytes) / static_cast<double>(pack.live_bytes + pack.dead_bytes);
@@ -107,15 +107,15 @@ std::vector<Compactor::Pack> Compactor::emptiest(uint64_t wanted_bytes, std::vec
 
 // --- what lives in them ---
 
-// What was journaled since the index was committed last is not seen: a pack that keeps such a body is chosen again. True: all was
-// looked through.
+// Does not see bodies journaled since the last index commit: a pack that still has such a body is chosen again. Returns true once all
+// objects were scanned.
 bool Compactor::list_some(bool waited_for) {
   std::unordered_map<ExtentId, Pack*> by_id;
   for (Pack& pack : packs_) by_id.emplace(pack.id, &pack);
   const int64_t until_ns = parts_.clock.monotonic_ns() + (waited_for ? kWaitedListNs : kListNs);
   do {
     const auto page = parts_.index.objects_after(listed_until_, kRows);
-    if (!page) {  // the index is mended by others
+    if (!page) {  // another thread repairs the index
       end_round();
       return false;
     }
@@ -146,7 +146,8 @@ bool Compactor::empty_some(uint64_t most_bytes) {
   while (!packs_.empty() && went_bytes < most_bytes) {
     Pack& pack = packs_.back();
     if (!pack.thinned) {
-      // A pack of which a part had left would be no smaller for that, and the room for the rest would never come.
+      // Start a pack only if all of it fits: a pack that is only partly emptied would be no smaller, and the room for the rest would never
+      // come.
       const uint64_t thinned_bytes = thin(pack, kWorth), room = parts_.space.room_bytes() + kept_bytes_;
       pack.live_bytes -= std::min(pack.live_bytes, thinned_bytes);
       went_bytes += thinned_bytes;
@@ -156,7 +157,7 @@ bool Compactor::empty_some(uint64_t most_bytes) {
         went_bytes += evicted;
       }
       if (pack.live_bytes > room) {
-        if (went_bytes == 0) end_round();  // else what went comes back first
+        if (went_bytes == 0) end_round();  // else the evicted bytes have to come back first
         break;
       }
       pack.thinned = true;
@@ -172,15 +173,15 @@ bool Compactor::empty_some(uint64_t most_bytes) {
       ++pack.gone;
       continue;
     }
-    // No room for other copies: what is left goes, where it may.
+    // No room for more copies: the remaining bodies are evicted, where they may be.
     const uint64_t evicted = thin(pack, kAnyWorth);
     went_bytes += evicted;
-    if (evicted == 0) end_round();  // what follows would lack the same
+    if (evicted == 0) end_round();  // the next packs would lack the same room
   }
   return went_bytes > 0;
 }
 
-// From the back, for what ends a chain lies behind what it follows, and only the end may go.
+// Goes backwards: the end of a chain lies behind its predecessors, and only the end may be evicted.
 uint64_t Compactor::thin(const Pack& pack, double most_worth) {
   uint64_t bytes = 0;
   for (size_t at = pack.residents.size(); at-- > pack.gone;) bytes += parts_.eviction.give_up(pack.residents[at].id, most_worth);

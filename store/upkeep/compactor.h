@@ -1,8 +1,8 @@
-// Where the volume cannot punch holes (NFS before 4.2), space comes back with whole packs. What lives in packs that are mostly dead is
-// moved, or goes where it is worth little more than what is evicted anyway: then the pack is dead, and removed.
+// For volumes that cannot punch holes (NFS before 4.2), where space comes back only with whole packs. Bodies in packs that are mostly dead
+// are moved, or evicted where they are worth little more than the next victims: then the whole pack is dead and is removed.
 //
-// A round chooses packs, looks through all objects of the index for the bodies in them, and empties one pack after the other, those in
-// which least lives first. Nothing here writes: a body that is moved is dirty again, as it is, and a lane seals it.
+// A round chooses packs, scans all objects of the index for the bodies in them, and empties one pack after the other, starting with the one
+// with the fewest live bytes. Nothing here writes: a body to be moved is marked dirty again, unchanged, and a lane seals it.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@
 
 namespace kvcachefs {
 
-// The keeper's thread alone, or a start. No lock held. Does not block on the volume, but for index reads.
+// Used by the keeper's thread only, or during a start. Call with no lock held. Does not block on the volume, except for index reads.
 class Compactor {
  public:
   struct Parts {
@@ -41,17 +41,17 @@ class Compactor {
   };
   explicit Compactor(Parts parts) : parts_(parts) {}
 
-  // A full volume has no room for what is to be moved: as much as lives in a pack that is emptied, at most, is set aside for that, as soon
-  // as there is so much. To be called at the start, and when space came back, before calls that wait try again.
+  // Reserves room for moved bodies, which a full volume would not have: at most the live bytes of one pack that is emptied, as soon as that
+  // much is free. Call at the start, and whenever space came back, before waiting calls try again.
   void keep_room();
 
-  // A piece of what is due where less than `wanted_bytes` can be reserved. True: bodies were moved or evicted; what they were comes back
-  // after the next index point, once all that is dirty is journaled. `waited_for`: a call waits for room.
+  // Does one piece of the work that is due when less than `wanted_bytes` can be reserved. Returns true if bodies were moved or evicted:
+  // their old space comes back after the next index point, once all dirty data is journaled. `waited_for`: a call waits for room.
   bool step(uint64_t wanted_bytes, bool waited_for);
-  // A round is under way, or one was due for calls that wait, and has begun. While it is_listing() it makes no room yet.
+  // True if a round is under way, or one was due for waiting calls and has begun now. While is_listing() is true it makes no room yet.
   bool is_under_way(uint64_t wanted_bytes) { return !packs_.empty() || begin(wanted_bytes); }
   bool is_listing() const { return !packs_.empty() && !listed_; }
-  // There is more to do at once; else the next piece is due in the keeper's next step.
+  // True if more can be done at once; otherwise the next piece is due in the keeper's next step.
   bool goes_on() const { return !packs_.empty() && (!listed_ || idle_); }
 
  private:
@@ -62,12 +62,12 @@ class Compactor {
   struct Pack {
     ExtentId id;
     uint64_t dead_bytes = 0, live_bytes = 0, bodies = 0;
-    std::vector<Resident> residents;  // by offset, once all objects were looked through
-    bool thinned = false;             // what is worth little went
-    size_t gone = 0;                  // of the residents
+    std::vector<Resident> residents;  // by offset, once all objects were scanned
+    bool thinned = false;             // bodies of little worth were evicted
+    size_t gone = 0;                  // how many of the residents have left
   };
   struct Went {
-    uint64_t bytes = 0;  // 0: it left the pack already, or is being written
+    uint64_t bytes = 0;  // 0: the body already left the pack, or is being written
     bool fits = true;
   };
   bool begin(uint64_t wanted_bytes);
@@ -80,15 +80,15 @@ class Compactor {
   void end_round();
 
   const Parts parts_;
-  std::vector<Pack> packs_;  // of the round, the next last; none: no round is under way
+  std::vector<Pack> packs_;  // of the round, the next one last; empty: no round is under way
   bool listed_ = false;
   ObjectId listed_until_;
-  int64_t look_again_ns_ = 0;  // before that there is nothing to be found, unless more or less is dead
-  uint64_t looked_at_bytes_ = 0;  // so much was
+  int64_t look_again_ns_ = 0;  // before that time a look finds nothing, unless the number of dead bytes changes
+  uint64_t looked_at_bytes_ = 0;  // the number of dead bytes at the last look
   uint64_t written_bytes_ = 0;  // by clients, at the last piece
-  bool idle_ = false;           // none wrote since the one before
+  bool idle_ = false;           // no client wrote since the piece before
   uint64_t kept_bytes_ = 0;     // reserved by keep_room()
-  // The packs of the last rounds: what has not left them is not asked again at once.
+  // The packs of the last rounds: a pack that still has bodies is not chosen again before this time.
   std::unordered_map<ExtentId, int64_t> passed_over_until_ns_;
 };
 

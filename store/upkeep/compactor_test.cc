@@ -1,4 +1,4 @@
-// Which packs are emptied, and where what lives in them goes: over lanes and a committer without threads, on a volume in memory. No store.
+// Which packs are emptied, and where their live bodies go: over lanes and a committer without threads, on a volume in memory. No store.
 #include "store/upkeep/compactor.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ class CompactorTest : public WritebackFixture {
   void set_evict(bool on) { evictor.configure({.on = on, .lease_ms = 0, .policy = "lru"}); }
   const Place& place(ObjectId id) { return index.objects.at(id).body.place; }
   ExtentId pack_of(ObjectId id) { return place(id).extent; }
-  // Removed by a client, journaled, and not given back.
+  // Removed by a client and journaled, but its space is not given back.
   void remove(int i) {
     bodies[static_cast<size_t>(i)].reset();
     ASSERT_TRUE(tree.write().unlink(kRootId, std::to_string(i), /*thread_id=*/1));
@@ -49,7 +49,7 @@ class CompactorTest : public WritebackFixture {
     for (const FreedPlace& freed : dead.take()) dead.keep_unpunched(freed.place.extent, align_up(freed.place.length, kBlockBytes));
     dead.settle({});
   }
-  // As the index counts.
+  // Counts like the index.
   void count_extents() {
     index.extents.clear();
     for (const auto& [id, row] : index.objects) {
@@ -69,9 +69,9 @@ class CompactorTest : public WritebackFixture {
   size_t left_in(ExtentId pack) {
     return static_cast<size_t>(std::ranges::count_if(index.objects, [&](const auto& each) { return each.second.body.place.extent == pack; }));
   }
-  // All of the capacity is used but for so much.
+  // Uses up the capacity except for `bytes`.
   void leave_room(uint64_t bytes) {
-    for (int i = 0; i < 10; ++i) {  // what is set aside for records hangs on the capacity
+    for (int i = 0; i < 10; ++i) {  // the space set aside for records depends on the capacity
       records.accept(1);
       space.configure(space.used_bytes() + bytes, 0);
     }
@@ -120,12 +120,12 @@ TEST_F(CompactorTest, WhatIsWrittenOrWasReplacedIsLeft) {
   EXPECT_EQ(counters.moved_bodies, 2u);
   bodies[3]->write_handles = bodies[3]->handles = 0;
   clock.advance_ns(30 * kSecond);
-  leave_room(2 * kBody);  // little
+  leave_room(2 * kBody);  // few bytes
   EXPECT_TRUE(step(/*waited_for=*/true));
   EXPECT_EQ(left_in(packs[0]), 0u);
 }
 
-// Whatever clients do between the choice and the seal: what was reserved for it comes back.
+// Whatever clients do between the choice and the seal, the space reserved for the body comes back.
 TEST_F(CompactorTest, WhatIsChangedOrRemovedWhileItMovesIsThat) {
   for (const int i : {0, 1, 2, 3}) remove(i);
   leave_room(kMiB);
@@ -149,7 +149,7 @@ TEST_F(CompactorTest, WhatIsChangedOrRemovedWhileItMovesIsThat) {
   EXPECT_EQ(left_in(packs[0]), 0u);
 }
 
-// What is set aside suffices; without it nothing moves, and nothing passes the capacity.
+// The space set aside suffices; without it nothing moves, and the capacity is never exceeded.
 TEST_F(CompactorTest, WithoutRoomWhatWasSetAsideIsTaken) {
   for (const int i : {0, 1, 2, 3, 4, 5}) remove(i);
   leave_room(0);
@@ -177,7 +177,7 @@ TEST_F(CompactorTest, WithoutRoomItIsEvictedWhereItMay) {
   EXPECT_EQ(evictor.counts().evicted_objects, 2u);
 }
 
-// Of a chain only its end may go: from the back of the pack.
+// Only the end of a chain may be evicted: so bodies go from the back of the pack.
 TEST_F(CompactorTest, WithoutRoomAChainGoesFromItsEnd) {
   set_evict(true);
   while (eviction.go_on_filling()) {
@@ -190,7 +190,7 @@ TEST_F(CompactorTest, WithoutRoomAChainGoesFromItsEnd) {
   EXPECT_EQ(counters.moved_bodies, 0u);
 }
 
-// They are told so at once, and not after round upon round.
+// The calls are refused at once, not after round upon round.
 TEST_F(CompactorTest, WhereNothingCanLeaveAPackThatIsTheEndOfIt) {
   for (int pack = 0; pack < 4; ++pack)
     for (int i = 0; i < 3; ++i) remove(7 * pack + i);
@@ -200,7 +200,7 @@ TEST_F(CompactorTest, WhereNothingCanLeaveAPackThatIsTheEndOfIt) {
   EXPECT_FALSE(compactor.goes_on());
 }
 
-// A bad sector, or a server that is away: it is no reason to write nothing any more.
+// A bad sector, or a server that is away, is no reason to stop all writes.
 TEST_F(CompactorTest, WhatCannotBeReadNowStaysAndTheRestMoves) {
   for (const int i : {0, 1, 2, 3, 4}) remove(i);
   for (const int i : {5, 6}) {
@@ -232,7 +232,7 @@ TEST_F(CompactorTest, WhatIsDamagedGoesIntoQuarantineAndTheRestMoves) {
   for (const int i : {0, 1, 2, 3, 4}) remove(i);
   auto file = volume->open(extents.path(packs[0], PlaceKind::kPacked), {.writable = true});
   ASSERT_TRUE(file);
-  for (const int i : {5, 6}) {  // nobody has them in RAM
+  for (const int i : {5, 6}) {  // they are not in RAM
     const auto lock = bodies[static_cast<size_t>(i)]->lock();
     bodies[static_cast<size_t>(i)]->units.clear();
   }

@@ -1,4 +1,4 @@
-// For a thread of upkeep that has to wait: until what is dirty is sealed and journaled, or the names are.
+// Lets a thread of upkeep wait until dirty bodies are sealed and journaled, or until pending names are journaled.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@
 
 namespace kvcachefs {
 
-// No lock held. Blocks on the volume. Where the committer has no thread, all of them take their steps here.
+// Call with no lock held. Blocks on the volume. Where the committer has no thread, lanes and committer take their steps in these calls.
 class Drainer {
  public:
   struct Parts {
@@ -19,10 +19,10 @@ class Drainer {
   };
   explicit Drainer(Parts parts) : parts_(parts) {}
 
-  // What is finished and dirty now is journaled when this returns; `for_room`: as for BulkLane::drain_for_room(). An error is the
-  // lanes' to tell.
+  // Returns once everything that is finished and dirty now is journaled; `for_room`: as for BulkLane::drain_for_room(). The lanes report
+  // errors.
   void drain(bool for_room = false);
-  // What waits of names is in the journal when this returns, or stays pending: an error is the committer's to tell.
+  // Returns once the pending names are in the journal. After an error they stay pending; the committer reports it.
   void journal_names() { static_cast<void>(parts_.committer.commit_and_wait({})); }
   // From now on drain() does not wait. Any thread.
   void stop() { stopping_ = true; }

@@ -7,8 +7,8 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that nobody renamed goes as what else is old,
-constexpr int64_t kAboutToRenameNs = 10'000'000'000;  // and where nothing else is left to go
+constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that was not renamed for so long is evicted like any other old file,
+constexpr int64_t kAboutToRenameNs = 10'000'000'000;  // ... or after this time, when nothing else is left to evict
 }  // namespace
 
 std::optional<EvictGuard::Kept> EvictGuard::keeps(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
@@ -28,7 +28,7 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps_object(const Tree::View&, cons
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
   if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
-  if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
+  if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object are removed, or none
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};
   const auto lock = object->lock();
@@ -39,15 +39,15 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps_object(const Tree::View&, cons
       object->replaces || object->spill || object->write_error)
     return Kept{kForNow, "not settled"};
   if (!object->loading.empty() || !object->wanted.empty()) return Kept{kForNow, "being read"};
-  if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return Kept{kForLong, "empty"};  // nothing would come back
+  if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return Kept{kForLong, "empty"};  // its removal would give nothing back
   return std::nullopt;
 }
 
-// The object is locked. An object that was not in RAM meanwhile is known by its name and its times alone.
+// Caller holds the object's lock. If the object was out of RAM meanwhile, only its name and its times tell.
 bool EvictGuard::is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const {
   if (!object.published) {
     const bool says_so = object.temporary || TemporaryNames::may_be_renamed(name);
-    if (!says_so && !name.starts_with('.')) return false;  // a hidden one may be, as rsync does it
+    if (!says_so && !name.starts_with('.')) return false;  // a hidden file may be renamed, as rsync does it
     return clock_.monotonic_ns() - object.last_write_ns < (says_so ? within_ns : kAboutToRenameNs);
   }
   if (!TemporaryNames::may_be_renamed(name)) return false;

@@ -1,5 +1,5 @@
-// What keeps an object from eviction, looked at just before it goes: only what is whole, journaled, closed and of one name may
-// (invariant 8a of the store).
+// Checks, just before an object is evicted, whether something keeps it: only objects that are whole, journaled, closed and have one name
+// may be evicted (invariant 8a of the store).
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 
 namespace kvcachefs {
 
-// No state. The object is not locked.
+// Has no state. The caller does not hold the object's lock.
 class EvictGuard {
  public:
   explicit EvictGuard(Clock& clock) : clock_(clock) {}
 
   struct Kept {
     Evictor::Refused how;
-    const char* why;  // in words
+    const char* why;  // for people
   };
-  // Of an object under this name; nothing: it may go.
+  // Why the object with this name must stay; nullopt: it may be evicted.
   std::optional<Kept> keeps(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
                             Evictor::Leases leases) const;
-  // The same without a look at its name.
+  // The same without checking its name.
   static std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases);
-  // For people: what keeps it, and how long it was not used but for a probe by this thread.
+  // For people: why the object is kept, and how long it was unused, not counting a probe by this thread.
   static void describe(const Evictor& evictor, const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
                        std::vector<std::pair<std::string, std::string>>& facts);
 

@@ -11,7 +11,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kFillNs = 20'000'000;  // at a time, beside what else the keeper does
+constexpr int64_t kFillNs = 20'000'000;  // per piece, so that the keeper can do its other work
 }  // namespace
 
 void EvictWalk::tell_of_names() {

@@ -1,4 +1,4 @@
-// Tells the Evictor of the files and directories that a volume has when eviction begins: a walk over all names.
+// When eviction begins, walks over all names and tells the Evictor of the files and directories that the volume already has.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace kvcachefs {
 
-// The keeper's thread alone, but for stop(). No lock held.
+// Used by the keeper's thread only, except stop(). Call with no lock held.
 class EvictWalk {
  public:
   struct Parts {
@@ -22,13 +22,14 @@ class EvictWalk {
     Tree& tree;
     const Index& index;
     Clock& clock;
-    Wakeup& keeper;  // woken where there is more to do
+    Wakeup& keeper;  // woken when there is more to do
   };
   explicit EvictWalk(Parts parts) : parts_(parts) {}
 
-  // A piece of the walk, or all that is left of it where a call waits for what comes of it. True if there was something to do.
+  // Does a piece of the walk; with `to_the_end`, because a call waits for the result, all that is left. Returns true if there was something
+  // to do.
   bool go_on(bool to_the_end);
-  // From now on a walk to the end ends early. Any thread.
+  // From now on a walk to the end stops early. Any thread.
   void stop() { stopping_ = true; }
 
  private:
@@ -37,8 +38,8 @@ class EvictWalk {
 
   const Parts parts_;
   std::atomic<bool> stopping_{false};
-  struct Place {  // in all directories, from the root down, a page of names at a time
-    uint64_t number = 0;  // of the filling, as the Evictor tells it; 0: none is under way
+  struct Place {  // position in the walk over all directories, from the root down, one page of names at a time
+    uint64_t number = 0;  // the Evictor's number of this filling; 0: none is under way
     std::deque<ObjectId> directories;
     uint64_t after = 0;
     bool over = false;

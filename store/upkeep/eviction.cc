@@ -9,23 +9,22 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kUnderLock = 16;        // objects removed at a time while clients wait for the names
-constexpr size_t kUnitsAtOnce = 64;      // chosen at a time
-constexpr size_t kLeasedAtOnce = 8;      // the same of what a client may be about to open: it could be probed meanwhile
+constexpr size_t kUnderLock = 16;        // objects removed under one lock, because clients wait for the names
+constexpr size_t kUnitsAtOnce = 64;      // units chosen at a time
+constexpr size_t kLeasedAtOnce = 8;      // units at a time that a client may be about to open: they could be probed meanwhile
 constexpr size_t kMostRefused = 4096;    // in one step
-constexpr int64_t kTidyNs = 5'000'000'000;      // after so long without an eviction short ranges are given back as well
-constexpr uint64_t kLongRangeBytes = 2 * kMiB;  // of which it does not matter that each costs a call
+constexpr int64_t kTidyNs = 5'000'000'000;      // after this long without an eviction, short ranges are given back as well
+constexpr uint64_t kLongRangeBytes = 2 * kMiB;  // ranges so long that the cost of a call for each does not matter
 }  // namespace
 
 // --- when ---
 
-// `high`: less may be left free before something goes; `low`: then until so much is. As much as writers take while it goes.
-// What others have of the file system is not counted: they could fill it with all that goes.
+// The bytes this node can use. Space that others have filled in the file system is not counted: they could fill everything evicted for it.
 uint64_t Eviction::usable_bytes() const {
   return std::min(parts_.space.own_limit_bytes(), parts_.space.physical_bytes() + parts_.space.own_free_bytes());
 }
 
-// With statfs=headroom what eviction can give back counts as free, as long as 70 % are shown as used.
+// With statfs=headroom, space that eviction can give back counts as free, as long as df still shows 70 % as used.
 uint64_t Eviction::shown_free_bytes() const {
   constexpr uint64_t kShownPercent = 30;
   const uint64_t free = parts_.space.free_bytes();
@@ -48,26 +47,26 @@ Eviction::WaterMarks Eviction::water_marks() {
     rate_.written_bytes = written;
   }
   const uint64_t limit = usable_bytes();
-  // Peers follow within a second, and before that nothing comes back.
+  // Peers follow within a second, and nothing comes back before that.
   const int64_t until_back_ns = rate_.round_ns + (parts_.has_peers() ? 1'000'000'000 : 0);
   const auto ahead = static_cast<uint64_t>(rate_.bytes_per_ns * static_cast<double>(until_back_ns));
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 
-// So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
+// The bytes that may stay dead in ranges too short to be worth a call each, until their neighbours die as well.
 uint64_t Eviction::most_left_bytes() const {
   constexpr uint64_t kLeftPart = 24;
   return leaves_short_ranges_ && !is_shared() ? usable_bytes() / kLeftPart : 0;
 }
 
-// Until so much can be reserved at once. (What is free counts what comes back, too.)
+// The bytes to punch until so much can be reserved at once. (free_bytes() would also count space that only comes back later.)
 uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
   const uint64_t room = parts_.space.room_bytes();
   return room_wanted_bytes - std::min(room, room_wanted_bytes);
 }
 
-// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open, nor what is in a pack that
-// is not emptied yet.
+// Dead space counts as free, because it comes back; except space that another node reads, while it has it open, and space in packs that are
+// not worth emptying yet.
 uint64_t Eviction::free_soon_bytes() const {
   const uint64_t free = parts_.space.own_free_bytes();
   return free - std::min(free, read_by_peers_bytes_ + unpunched_bytes_);
@@ -109,7 +108,7 @@ bool Eviction::evict_ahead() {
   if (shared) lacking = share_to_evict(marks);
   if (shared ? lacking == 0 : free >= least) {
     parts_.space.tell_below(shared ? 0 : least);
-    // A share is told once a second, and there may be steps between two of which none was met.
+    // A share is set once a second: in between there may be steps without one, which do not end the wait.
     if (!shared || parts_.shared->plan().evict_bytes == 0) unmet_since_ns_.reset();
     return false;
   }
@@ -119,13 +118,13 @@ bool Eviction::evict_ahead() {
     if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
   if (shared && evicted == 0) evicted = evict_for_others(lacking);
   else unmet_since_ns_.reset();
-  if (evicted == 0) return false;  // the next step tries again, a second later
+  if (evicted == 0) return false;  // the next step tries again, within a second
   parts_.journal_names();
   parts_.space.tell_below(!shared && parts_.space.own_free_bytes() >= least ? least : 0);
   return true;
 }
 
-// All that is here is leased, and others wait for room: as for calls of this node, leases are shortened then. Not at once, for most end soon.
+// Everything here is leased, but other nodes wait for room: shorten leases as for calls of this node, after a pause, because most end soon.
 uint64_t Eviction::evict_for_others(uint64_t bytes) {
   constexpr int64_t kPatienceNs = 3'000'000'000;
   const int64_t now_ns = parts_.clock.monotonic_ns();
@@ -137,7 +136,8 @@ uint64_t Eviction::evict_for_others(uint64_t bytes) {
   return evicted;
 }
 
-// Of several nodes each gives what is oldest of all, whatever its own claim has room for; and what the file system lacks, as a single one does.
+// With several nodes, each evicts the chunks that are the oldest of all, whatever its own claim has left; and as many bytes as the file system
+// lacks, as a single node does.
 uint64_t Eviction::share_to_evict(const WaterMarks& marks) {
   const uint64_t backing = parts_.space.backing_free_soon_bytes();
   const uint64_t lacking = backing < marks.high ? marks.low - backing : 0;
@@ -180,20 +180,20 @@ Eviction::Evicted Eviction::evict_until_free(uint64_t wanted_bytes) {
   for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return {evicted, true};
-  parts_.drain_for_room();  // what was just written may go as well
+  parts_.drain_for_room();  // then objects that were just written may go as well
   if (lacks() == 0) return {evicted, true};
   for (const Evictor::Leases leases : {kEighth, kBreak}) {
     if (evicted >= lacking / 2) break;
-    parts_.evictor.forgive();  // units of which something was open
+    parts_.evictor.forgive();  // units refused because something in them was open
     evicted += evict(lacks(), leases, true);
   }
-  if (evicted == 0 && parts_.evictor.filling() == 0) parts_.evictor.note_hopeless();  // else the policy was changed meanwhile
+  if (evicted == 0 && parts_.evictor.filling() == 0) parts_.evictor.note_hopeless();  // otherwise the policy was changed meanwhile
   return {evicted, evicted > 0};
 }
 
 // --- what and how ---
 
-// Removes so many bytes if they are there to be removed. `waited_for`: a call waits for them. No lock held.
+// Evicts `bytes` if there are that many to evict. `waited_for`: a call waits for them. Call with no lock held.
 uint64_t Eviction::evict(uint64_t bytes, Evictor::Leases leases, bool waited_for) {
   std::vector<GoneName> gone;
   uint64_t freed = 0;
@@ -202,7 +202,7 @@ uint64_t Eviction::evict(uint64_t bytes, Evictor::Leases leases, bool waited_for
     auto victims = parts_.evictor.choose(bytes - freed, leases >= Evictor::Leases::kHalf ? kLeasedAtOnce : kUnitsAtOnce, leases);
     if (victims.empty()) break;
     for (Evictor::Victim& victim : victims) {
-      if (freed >= bytes) {  // some were larger than was known
+      if (freed >= bytes) {  // some victims were larger than known
         parts_.evictor.refused(victim, Evictor::Refused::kNotNeeded);
         continue;
       }
@@ -237,8 +237,8 @@ void Eviction::tell(std::vector<GoneName> gone) {
   parts_.gone.tell(std::move(gone));
 }
 
-// All objects of the unit, or none; where a client opens one just when others are gone already, the rest goes all the same, for a
-// unit is of use only as a whole.
+// Evicts all objects of the unit, or none; but if a client opens one when others are already gone, the rest goes all the same, because a
+// unit is only of use as a whole.
 uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone) {
   struct Going {
     Evictor::Member member;
@@ -268,12 +268,12 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
     const auto kept = guard_.keeps(tree, *object, member.directory, going.back().name, leases);
     if (!kept) continue;
     if (leases != Evictor::Leases::kBreak) return let_be(kept->how);
-    // Nothing else is left to go: the others of the unit, which are of no use without this, go all the same.
+    // Nothing else is left to evict: the other members go all the same; they are of no use without this one.
     tree.forget_if_idle(*object);
     going.pop_back();
   }
   if (parts_.evictor.wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
-  // A client that finds the sidecar takes the body for there.
+  // Sidecars go first, because a client that finds a sidecar believes the body is there.
   std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
   uint64_t objects = 0, bytes = 0;
   for (Going& each : going) {

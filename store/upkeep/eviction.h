@@ -1,5 +1,5 @@
-// The volume as a cache: when something goes because room is needed (chosen by Evictor, looked at once more by EvictGuard), how much,
-// and how: as by an unlink, so that its space comes back by invariant 6 of the store.
+// The volume as a cache: decides when and how much to evict for room (Evictor chooses, EvictGuard checks once more), and evicts as an
+// unlink would, so that the space comes back by invariant 6 of the store.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@
 
 namespace kvcachefs {
 
-// The keeper's thread alone, but for stop() and shown_free_bytes(). No lock held.
+// Used by the keeper's thread only, except stop() and the methods marked "any thread". Call with no lock held.
 class Eviction {
  public:
   struct Parts {
@@ -41,50 +41,52 @@ class Eviction {
     const LiveOptions& options;
     Clock& clock;
     Wakeup& keeper;
-    std::function<void()> journal_names;   // returns once the names that wait are journaled, or could not be
-    std::function<void()> drain_for_room;  // the same of what was just written
-    std::function<bool()> has_peers;       // other nodes
+    std::function<void()> journal_names;   // returns once the pending names are journaled, or could not be
+    std::function<void()> drain_for_room;  // the same for bodies that were just written
+    std::function<bool()> has_peers;       // whether the volume has other nodes
     bool read_only;
-    SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
+    SharedCapacity* shared = nullptr;  // null: this node does not share the volume
   };
   explicit Eviction(Parts parts)
       : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
 
-  // A piece of what the Evictor is to be told of the names that are there. True if there was something to do.
+  // Tells the Evictor of one more piece of the existing names. Returns true if there was something to do.
   bool go_on_filling() { return walk_.go_on(/*to_the_end=*/false); }
-  // Before any call waits for room. True: what went is journaled, and to be given back.
+  // Evicts before any call has to wait for room. Returns true if something went: it is journaled, and its space can be given back.
   bool evict_ahead();
-  // First thing when calls wait for room. True if enough of it will come back once the names are journaled, and what is dead was
-  // given back. `pressure`: so many rounds some call has waited and found none.
+  // The first step when calls wait for room. Returns true if enough space will come back once the names are journaled and the dead space
+  // was given back. `pressure`: how many rounds some call has waited for without getting room.
   bool evict_for_room(uint64_t pressure);
   bool on() const { return parts_.evictor.on(); }
-  // The unit of this object goes, where it is worth no more than so many times what went last, and the end of its chain. Returns its bytes.
+  // Evicts the unit of this object and the end of its chain, if the unit is worth at most `most_worth` times the last victims. Returns its
+  // bytes.
   uint64_t give_up(ObjectId id, double most_worth);
   // From now on nothing is evicted. Any thread.
   void stop();
 
-  // So much should be there to be reserved: what a round makes room for, where some call has waited for so many of them and found none.
+  // How many bytes a round makes room for, after some call has waited for `pressure` rounds without getting room.
   uint64_t room_wanted(uint64_t pressure);
-  // Dead, in packs that are not worth being emptied yet: it does not come back before more of them is dead.
+  // `bytes` are dead in packs that are not worth emptying yet: they do not come back before more of those packs is dead.
   void note_unpunched(uint64_t bytes);
-  // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
-  // On a volume with several nodes all of it: the others wait for it.
+  // How many dead bytes to punch: until the low water mark is free, or until a round under that pressure has its room. All of them on a
+  // volume with several nodes, because the others wait for the space.
   uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
   uint64_t bytes_to_punch_for_room(uint64_t pressure) { return is_shared() ? UINT64_MAX : bytes_to_punch(room_wanted(pressure)); }
-  // What that left, and which ranges it punched. `read_by_peers_bytes` are dead, and do not come back for as long as another node has
-  // them open.
+  // Takes note of the dead bytes that a reclaim left, and of the ranges that it punched. `read_by_peers_bytes` are dead but do not come
+  // back while another node has them open.
   void note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes);
-  // Dead, in ranges too short to be worth a call yet.
+  // Dead bytes in ranges that are too short to be worth a call yet.
   uint64_t left_bytes() const { return left_bytes_; }
-  // Nothing was evicted for so long that such ranges are given back as well.
+  // True if nothing was evicted for so long that short ranges are given back as well.
   bool is_quiet() const;
-  // A round that evicted something began then, and has given back what it could.
+  // Takes note that a round which evicted something began at `begun_ns` and has now given back what it could.
   void note_round(int64_t begun_ns);
 
-  // The file system has less free than is to be left, whoever filled it: all nodes give some of theirs. As of the last step; any thread.
+  // The file system has less free space than is to be kept free, whoever filled it: all nodes evict a part. State of the last step; any
+  // thread.
   bool backing_is_short() const { return backing_is_short_.load(std::memory_order_relaxed); }
 
-  // What df shows as free. Any thread.
+  // The free space that df shows. Any thread.
   uint64_t shown_free_bytes() const;
 
  private:
@@ -101,7 +103,7 @@ class Eviction {
   uint64_t bytes_to_punch(uint64_t room_wanted_bytes) const;
   struct Evicted {
     uint64_t bytes = 0;
-    bool enough = false;  // comes back, of these or of what was dead, to be worth a wait
+    bool enough = false;  // enough of these bytes, or of dead ones, comes back to be worth a wait
   };
   Evicted evict_until_free(uint64_t wanted_bytes);
   bool evict_from_one_that_refuses();
@@ -115,15 +117,15 @@ class Eviction {
   EvictWalk walk_;
   RefusedEviction refused_;
   std::atomic<bool> stopping_{false}, backing_is_short_{false};
-  int64_t last_ns_ = INT64_MIN / 2;  // when anything was evicted
+  int64_t last_ns_ = INT64_MIN / 2;  // time of the last eviction
   uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0, unpunched_bytes_ = 0;
-  bool leaves_short_ranges_ = false;  // those that were punched last were short
+  bool leaves_short_ranges_ = false;  // the ranges punched last were short
   struct {
-    int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there
+    int64_t at_ns = 0, round_ns = 200'000'000;  // time from the choice of victims until their space is free
     uint64_t written_bytes = 0;
     double bytes_per_ns = 0;
   } rate_;
-  std::optional<int64_t> unmet_since_ns_;  // a share of what others lack was to go, and all was leased
+  std::optional<int64_t> unmet_since_ns_;  // since when everything was leased, although a share for other nodes was to be evicted
 };
 
 }  // namespace kvcachefs

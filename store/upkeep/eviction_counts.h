@@ -1,4 +1,4 @@
-// What the evictor tells of itself.
+// Counters that the Evictor reports.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 namespace kvcachefs {
 
 struct EvictionCounts {
-  // What was evicted, by why it had to go and by how long it had not been used.
+  // Evicted amounts, by the reason for the eviction and by the time since the last use.
   enum class Why : uint8_t { kAhead, kWaitedFor, kLeaseBroken };
   enum class Age : uint8_t { kBelowMinute, kBelowHour, kBelowDay, kOlder };
   struct Amount {
@@ -23,20 +23,20 @@ struct EvictionCounts {
   std::array<Amount, 3> evicted_why{};  // by Why
   std::array<Amount, 4> evicted_age{};  // by Age
   uint64_t pinned_objects = 0, pinned_bytes = 0;
-  uint64_t pin_passes = 0;  // over all objects, to see which are below a pinned directory; for tests
+  uint64_t pin_passes = 0;  // passes over all objects to see which lie below a pinned directory; for tests
 };
 
 struct EvictionSurvey {
   uint64_t leased_objects = 0;
-  int64_t coldest_ms = -1;  // since the last use of what may go and was not used for the longest time; -1: nothing may go
+  int64_t coldest_ms = -1;  // time since the last use of the least recently used object that may be evicted; -1: none may
 };
 
-// Of one object.
+// For one object.
 struct EvictionOutlook {
   evict::Hold hold = evict::Hold::kNone;  // of its unit
-  bool young = false;                     // created a moment ago, and perhaps about to be renamed
+  bool young = false;                     // created a moment ago and perhaps about to be renamed
   int64_t unused_ms = 0;
-  double used_since = 0;  // so many of all (0 to 1), as far as they were looked at, were used after it
+  double used_since = 0;  // fraction (0 to 1) of the sampled objects that were used after it
 };
 
 }  // namespace kvcachefs

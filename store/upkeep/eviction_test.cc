@@ -1,4 +1,4 @@
-// What goes when room is needed, and what stays, over a tree with bodies that a fake index names. No store, no journal.
+// Which chunks are evicted for room, and which stay, over a tree with bodies that a fake index names. No store, no journal.
 #include "store/upkeep/eviction.h"
 
 #include <gtest/gtest.h>
@@ -25,7 +25,7 @@ class EvictionTest : public LoadFixture {
     accesses.set_listeners({&evictor});
     evictor.configure({.on = true, .lease_ms = 0, .policy = "lru"});
     ids = put_bodies(PlaceKind::kPacked, std::vector<uint64_t>(kBodies, kBody));
-    for (size_t i = 0; i < kBodies; ++i)  // the first was used longest ago
+    for (size_t i = 0; i < kBodies; ++i)  // the first one was used longest ago
       index.objects.at(ids[i]).attributes.mtime_ns = clock.realtime_ns() - static_cast<int64_t>(kBodies - i) * kSecond;
     space.configure(kBodies * kBody + kMiB, 0);
     records.measured({});  // sets a MiB aside for journals
@@ -72,7 +72,7 @@ TEST_F(EvictionTest, WhatWasUsedLongestAgoGoesAheadUntilTheLowMarkIsFree) {
   EXPECT_EQ(evictor.counts().evicted_objects, went);
 }
 
-// Until the removal is journaled, as behind it.
+// Both before the removal is journaled and after it.
 TEST_F(EvictionTest, WhatAPeerHasUnderTheNameIsSeenInThePlaceOfWhatWent) {
   const auto theirs = std::make_shared<FakeIndex>();
   theirs->put_object(record(kRootId, S_IFDIR | 0755));
@@ -105,7 +105,7 @@ TEST_F(EvictionTest, WhatAPeerHasUnderTheNameIsSeenInThePlaceOfWhatWent) {
   EXPECT_TRUE(own && !own->valid());
 }
 
-// A share is told once a second; the keeper's steps come when they come.
+// A share is announced once a second; the keeper's steps come at any time.
 TEST_F(EvictionTest, WhatOthersLackIsMadeOfLeasedChunksAfterThreeSecondsWhateverStepsComeBetween) {
   evictor.configure({.on = true, .lease_ms = 600'000, .policy = "lru"});
   while (eviction.go_on_filling()) {}
@@ -182,7 +182,7 @@ TEST_F(EvictionTest, OfAVolumeThatRefusesOnlyALittleGoesAtATime) {
   EXPECT_EQ(there(), kBodies - 1);
 }
 
-// A thin device is full, say: its file system has room, and takes nothing.
+// For instance a thin device is full: its file system reports room, but refuses writes.
 TEST_F(EvictionTest, OfAVolumeThatRefusesAllTheSameNothingGoesForAWhile) {
   refusals.failed(Error{Code::kNoSpace, 0, "no room"});
   EXPECT_TRUE(eviction.evict_for_room(0));
@@ -196,7 +196,7 @@ TEST_F(EvictionTest, OfAVolumeThatRefusesAllTheSameNothingGoesForAWhile) {
   clock.advance_ns(15 * kSecond);
   EXPECT_FALSE(eviction.evict_for_room(3)) << "each pause is longer";
   EXPECT_EQ(there(), kBodies - 2);
-  counters.write_volume_bytes += kBody;  // a quota: it helped
+  counters.write_volume_bytes += kBody;  // as with a quota: evicting helped
   EXPECT_TRUE(eviction.evict_for_room(3));
   EXPECT_EQ(there(), kBodies - 3);
 }

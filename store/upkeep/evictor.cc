@@ -16,9 +16,9 @@ using evict::UnitKey;
 using evict::UnitName;
 
 namespace {
-constexpr int64_t kYoungMs = 10'000;        // what is created and not renamed by then has the name that it keeps
-constexpr int64_t kRefusedLongMs = 60'000;  // no chunk
-constexpr uint32_t kSmallerInARow = 64;     // after so many smaller ones that is what is usual
+constexpr int64_t kYoungMs = 10'000;        // an object created and not renamed within this time keeps its name
+constexpr int64_t kRefusedLongMs = 60'000;  // not a chunk
+constexpr uint32_t kSmallerInARow = 64;     // after this many smaller ones in a row, their size is the usual one
 
 evict::StreamKey stream_of(uint32_t thread_id, const UnitName& name) {
   return {evict::mix_key(name.stem.value + thread_id)};
@@ -37,7 +37,7 @@ void Evictor::configure(const Settings& settings) {
   leases_.store(settings.on && settings.lease_ms > 0, std::memory_order_relaxed);
 }
 
-// Of the counters those that only grow stay.
+// Keeps the counters that only grow.
 void Evictor::restart() {
   table_.clear();
   links_ = evict::PrefixLinks();
@@ -58,7 +58,7 @@ void Evictor::restart() {
   ++number_;
   if (!settings_.on) return;
   auto made = evict::make_policy(settings_.policy);
-  if (!made) made = evict::make_policy("prefix");  // the name was checked when the option was set
+  if (!made) made = evict::make_policy("prefix");  // not reached: the name was checked when the option was set
   policy_ = std::move(*made);
   origin_ms_ = now_ms();
   table_.directory(kRootId);
@@ -68,7 +68,7 @@ void Evictor::restart() {
 // --- accesses ---
 
 void Evictor::note_use(Entry& entry, int64_t now, bool looked) {
-  const bool lasts = entry.is(kLooked) && ms_since(entry.used, now) < lease_ms();  // a write does not end it
+  const bool lasts = entry.is(kLooked) && ms_since(entry.used, now) < lease_ms();  // a write does not end the lease
   entry.used = tick(now);
   entry.set(kLooked, looked || lasts);
 }
@@ -89,7 +89,7 @@ void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
   if (pinned) settle_pin(entry);
 }
 
-// The entry of the object, under this name from now on.
+// Returns the object's entry, which has this name from now on.
 uint32_t Evictor::enter(uint32_t directory, std::string_view name, const UnitName& of, ObjectId id, uint64_t size_bytes) {
   const uint64_t cookie = name_cookie(name);
   uint32_t slot = table_.find(id);
@@ -109,7 +109,7 @@ uint32_t Evictor::enter(uint32_t directory, std::string_view name, const UnitNam
   return slot;
 }
 
-// One object less in it.
+// Call after an object left the unit.
 void Evictor::unit_left(UnitKey unit) {
   if (table_.first_of(unit) != kNoSlot || going_.contains(unit)) return;
   policy_->unlink(unit);
@@ -171,9 +171,9 @@ void Evictor::used(ObjectId id, uint64_t size_bytes, bool looked) {
   if (slot == kNoSlot) return;
   Entry& entry = table_.at(slot);
   set_size(entry, size_bytes);
-  const bool again = looked || ms_since(entry.used, now) >= kYoungMs;  // else the write belongs to what was just published
+  const bool again = looked || ms_since(entry.used, now) >= kYoungMs;  // otherwise the write belongs to the body that was just published
   note_use(entry, now, looked);
-  if (Look& look = looks_[evict::mix_key(id.value) % kLooks]; look.id == id) look = {};  // that was no mere look
+  if (Look& look = looks_[evict::mix_key(id.value) % kLooks]; look.id == id) look = {};  // more than a look: an open or a write
   if (again && state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
 }
 
@@ -183,7 +183,7 @@ void Evictor::sized(ObjectId id, uint64_t size_bytes) {
   if (const uint32_t slot = table_.find(id); slot != kNoSlot) set_size(table_.at(slot), size_bytes);
 }
 
-// Most are renamed in a moment, and then published; what is not is taken for published later.
+// Most files are renamed and published within a moment; one that is not counts as published later.
 void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   if (!on()) return;
   const int64_t now = now_ms();
@@ -217,7 +217,7 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
   publish(slot, follows, is_full(entry, name), now);
 }
 
-// A name that was probed is promised, whatever object has it: the same chunk may be stored again by another client meanwhile.
+// A probed name keeps its lease whatever object has it: another client may store the same chunk again meanwhile.
 void Evictor::inherit_lease(Entry& entry, int64_t now) {
   bool looked = table_.any_of(entry.unit, [&](const Entry& other) {
     return other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_used_lately(other, now, Leases::kKeep);
@@ -230,7 +230,7 @@ void Evictor::inherit_lease(Entry& entry, int64_t now) {
   if (looked) entry.set(kLooked, true);
 }
 
-// Its body was there a moment ago, or that of another sidecar of the unit, and is not.
+// True if its body, or that of another sidecar of the unit, was there a moment ago and is gone.
 bool Evictor::is_stranded(const Entry& entry, std::string_view name) const {
   const std::string_view body = body_of_sidecar(name);
   if (body.empty() || has_body(entry, name_cookie(body))) return false;
@@ -241,7 +241,7 @@ bool Evictor::has_body(const Entry& sidecar, uint64_t body_cookie) const {
   return table_.any_of(sidecar.unit, [&](const Entry& other) { return other.cookie == body_cookie && other.directory == sidecar.directory; });
 }
 
-// The unit is there from now on, if it was not.
+// From now on the unit is present, if it was not.
 void Evictor::publish(uint32_t slot, UnitKey follows, bool full, int64_t now) {
   Entry& entry = table_.at(slot);
   entry.set(kYoung | kAside, false);
@@ -255,7 +255,7 @@ void Evictor::publish(uint32_t slot, UnitKey follows, bool full, int64_t now) {
   counted_.came_back += gone_.take(entry.unit) ? 1 : 0;
 }
 
-// A body smaller than those of its kind usually are is the end of a request. A sidecar is none.
+// A body smaller than usual for its kind is the end of a request. A sidecar is never one.
 bool Evictor::is_full(const Entry& entry, std::string_view name) {
   constexpr size_t kMostStems = 4096;
   if (entry.blocks == 0 || !body_of_sidecar(name).empty()) return true;
@@ -265,7 +265,7 @@ bool Evictor::is_full(const Entry& entry, std::string_view name) {
   return entry.blocks >= usual.blocks;
 }
 
-// What was created and is still under that name becomes known to the policy. `all`: also what was a moment ago; a few at a time.
+// Makes objects known to the policy that were created and still have that name. `all`: also recent ones; a few at a time.
 bool Evictor::let_grow_up(bool all, int64_t now) {
   constexpr int kAtOnce = 8;
   bool any = false;

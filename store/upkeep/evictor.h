@@ -1,8 +1,8 @@
-// Which chunks go when the volume is full. Owns the policy, the table of units, the leases and the pins, and is told of accesses by
-// AccessTracker. All it says is advice: whoever removes the objects of a victim looks at each once more, and tells what came of it.
+// Chooses the chunks to evict when the volume is full. Owns the policy, the table of units, the leases and the pins. AccessTracker tells it
+// of accesses. Its answers are advice: the caller that removes a victim's objects checks each once more and reports the outcome.
 //
-// Thread-safe: one leaf mutex, held for a bounded time (filling and building: in pieces; a pin of a directory, or a move of one that is
-// not empty into or out of a pinned one: a pass over all entries). Nothing of another class is called under it, but for the policy and the clock.
+// Thread-safe: one leaf mutex, held for a bounded time (filling and building work in pieces; pinning a directory, or moving a non-empty one
+// into or out of a pinned one, passes over all entries). Under it only the policy and the clock are called.
 #pragma once
 
 #include <array>
@@ -34,11 +34,11 @@ class Evictor final : public AccessListener, public EvictorTypes {
  public:
   using Why = EvictionCounts::Why;
   using Age = EvictionCounts::Age;
-  // How long the kernel goes by what it was told of a name.
+  // How long the kernel relies on a lookup's answer.
   static constexpr int64_t kKernelKnowsMs = 1'000;
 
   explicit Evictor(Clock& clock);
-  // What is switched on, or gets another policy, has to be filled.
+  // After eviction is switched on, or the policy is changed, the evictor has to be filled.
   void configure(const Settings& settings);
   bool on() const { return on_.load(std::memory_order_relaxed); }
   bool gives_leases() const { return leases_.load(std::memory_order_relaxed); }
@@ -54,61 +54,61 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void used_elsewhere(ObjectId id) override { opened(id, 0); }
   void deleted(ObjectId id) override;
 
-  // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
-  // True: many requests begin with it, so the kernel is not to answer the next probes itself: what follows in them is learned from that.
+  // A client is about to be told that this name exists. Call under the lock that keeps the name: it is leased from here on. True: many
+  // requests begin with this chunk, so the kernel must not answer the next probes itself: links are learned from them.
   bool will_be_told(ObjectId id, uint32_t thread_id);
-  // The same by a listing, which is no use: as a walk over all names tells of all objects, this lease is the first to be broken.
+  // The same by a listing, which counts as no use: a walk over all names lists every object, so these leases are the first to be broken.
   void will_be_listed(std::span<const ObjectId> ids);
 
-  // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
-  // are told of under that number, and then build() is called until it is done. Another number: from the beginning.
+  // --- filling, by one thread: when filling() returns a number, the caller reports all existing directories (parents first) and files
+  // under that number, then calls build() until it is done. When the number changes, it starts from the beginning.
   uint64_t filling() const;  // 0: nothing is to be filled
   void found_directory(ObjectId parent, std::string_view name, ObjectId id, bool pinned);
   void found(const Found& file);
-  bool build(uint64_t number);  // a piece of it; true: done, or to be begun anew
+  bool build(uint64_t number);  // one piece; true: done, or to be started again
 
   // --- choosing, by one thread
-  // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
-  // afterwards by evicted() or refused().
+  // Returns units of at least `bytes` in total, if there are that many, and at most `most` units; within one chain the last come first. The
+  // caller reports each afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
-  // The unit of this object, chosen as well, where it ends a chain, nothing holds it, and it is worth at most `factor` times what goes anyway.
+  // Chooses the unit of this object if it ends a chain, nothing holds it, and it is worth at most `factor` times the usual victims.
   std::optional<Victim> choose_cheap(ObjectId id, double factor);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
   void refused(const Victim& victim, Refused how);
-  // Sidecars that came when their bodies had just gone: a client that finds one takes the body for there. They go whatever is free.
-  // Each is told of as above; a refused one is chosen again.
+  // Sidecars that arrived just after their bodies were evicted: a client that finds one believes the body is there. They are evicted
+  // whatever is free. The caller reports each as above; a refused one is chosen again.
   std::vector<Victim> choose_stranded(size_t most);
-  void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
-  // It was probed or opened since it was chosen; or its lease is not one that may be broken.
+  void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume; no access reports the size of a body written under its final name
+  // True if it was probed or opened since it was chosen, or if `leases` does not allow its lease to be broken.
   bool wanted_again(const Victim& victim, Leases leases) const;
-  void forgive();             // what was refused for now may be chosen again
-  void nameless(ObjectId id);  // it has not the name that was known of it
-  // Nothing could be chosen: it is not worth another try before something changes, or a second has passed.
+  void forgive();             // units refused for now may be chosen again
+  void nameless(ObjectId id);  // it no longer has the name that was known
+  // Nothing could be chosen: do not try again before something changes, or a second has passed.
   void note_hopeless() { hopeless_until_ms_.store(now_ms() + kHopelessMs, std::memory_order_relaxed); }
-  bool may_evict() const { return on() && !hopeless(); }  // a call that finds no room may get some
+  bool may_evict() const { return on() && !hopeless(); }  // a call without room may get some by eviction
   bool hopeless() const { return hopeless_until_ms_.load(std::memory_order_relaxed) > now_ms(); }
   // --- pins
-  // kNoSpace, with the reason, if more than may be pinned would be. `id` may be a file or a directory.
+  // Returns kNoSpace, with the reason, if the pin would exceed the allowed bytes. `id` may be a file or a directory.
   Status pin(ObjectId id, bool directory, bool pinned);
   bool is_pinned(ObjectId id) const;
   uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
-  // That may go, about: last used 2^(i-1) to 2^i seconds ago; the last: all older. Of what was opened within its lease a part, for it is worth a wait.
+  // Estimate of evictable bytes last used 2^(i-1) to 2^i seconds ago (last: all older); a part of those opened within their lease: worth a wait.
   std::array<uint64_t, 24> bytes_by_age() const;
-  EvictionSurvey survey() const;  // of all objects, or some thousands of them where there are more
-  // The name was of a unit that was evicted, and that is remembered: about as many as are there.
+  EvictionSurvey survey() const;  // of all objects, or a sample of some thousands where there are more
+  // True if the name belonged to an evicted unit that is remembered: about as many are remembered as units are present.
   bool was_evicted(ObjectId parent, std::string_view name) const;
-  // What is known of an object, but for a probe by the thread that asks, a moment ago: to ask by a path is to look the name up.
+  // What is known of an object, ignoring a probe by `thread_id` a moment ago: asking by a path looks the name up.
   std::optional<EvictionOutlook> known(ObjectId id, uint32_t thread_id) const;
   std::string check() const;  // for tests; empty: all adds up
 
  private:
-  static constexpr uint8_t kYoung = 1;   // created, and not renamed: not known to the policy yet
-  static constexpr uint8_t kAside = 32;  // no chunk when it was looked at last: not known to the policy for a while
+  static constexpr uint8_t kYoung = 1;   // created and not renamed yet: not known to the policy
+  static constexpr uint8_t kAside = 32;  // not a chunk when last checked: kept from the policy for a while
   static constexpr uint8_t kLooked = 2;  // its last use was a probe or an open
-  static constexpr uint8_t kPinned = 4, kOwnPin = 8;  // and counted; by itself
-  static constexpr uint8_t kStranded = 64;  // a sidecar without a body when it came
+  static constexpr uint8_t kPinned = 4, kOwnPin = 8;  // pinned and counted; pinned itself
+  static constexpr uint8_t kStranded = 64;  // a sidecar that had no body when it arrived
   static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
   static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000, kLookMs = 2'000;
   static constexpr size_t kLooks = 256, kPassed = 256;
@@ -118,27 +118,27 @@ class Evictor final : public AccessListener, public EvictorTypes {
     ObjectId id;
     uint32_t since = 0;
   };
-  struct Building {  // of the thread that fills
+  struct Building {  // state of the filling thread
     uint64_t number = 0;
     std::vector<std::pair<int32_t, uint32_t>> order;  // last use, slot
     uint32_t listed = 0, checked = 0;
     size_t published = 0;
     bool sorted = false;
   };
-  struct Look {  // the last use before the probes of a thread
+  struct Look {  // the last use before a thread's probes
     ObjectId id;
     uint32_t thread_id = 0, at = 0, used = 0, looked = 0;
   };
-  struct Passed {  // a name of which the object went a moment ago, perhaps for another
+  struct Passed {  // a name whose object was removed a moment ago, perhaps replaced by another
     uint64_t cookie = 0;
     uint32_t directory = evict::kNoSlot, used = 0;
   };
   struct Gone { evict::UnitKey key; };
-  struct Usual { uint32_t blocks = 0, smaller = 0; };  // size of the bodies of a stem; how many smaller ones came in a row
+  struct Usual { uint32_t blocks = 0, smaller = 0; };  // usual size of the bodies of a stem; how many smaller ones came in a row
 
   void used(ObjectId id, uint64_t size_bytes, bool looked);
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
-  // mutex_ held, here and below
+  // mutex_ is held, here and below
   uint32_t tick(int64_t ms) const { return static_cast<uint32_t>((ms - origin_ms_) / kTickMs); }
   int64_t ms_since(uint32_t then, int64_t now) const { return int64_t{static_cast<int32_t>(tick(now) - then)} * kTickMs; }
   void restart();
@@ -156,7 +156,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   bool has_body(const Entry& sidecar, uint64_t body_cookie) const;
   void unit_left(evict::UnitKey unit);
   void put_aside(evict::UnitKey unit, int64_t now);
-  // `as`: the entry of the same object is taken for this.
+  // `as`: this entry is used in place of the table's entry of the same object.
   evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases, const Entry* as = nullptr) const;
   int64_t lease_ms() const { return settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0; }
   int64_t stays_ms(bool looked, Leases leases) const;
@@ -172,7 +172,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   Clock& clock_;
   std::atomic<bool> on_{false}, leases_{false};
   std::atomic<int64_t> hopeless_until_ms_{INT64_MIN}, listed_ms_{INT64_MIN / 2};
-  mutable LeafMutex mutex_;  // a leaf. Guards all that follows but for building_
+  mutable LeafMutex mutex_;  // a leaf. Guards everything below except building_
   Settings settings_;
   State state_ = State::kOff;
   uint64_t number_ = 0;  // of the filling
@@ -180,19 +180,19 @@ class Evictor final : public AccessListener, public EvictorTypes {
   evict::UnitTable table_;
   std::unique_ptr<evict::Policy> policy_;
   evict::PrefixLinks links_;
-  std::deque<Young> young_;  // oldest first; some are not young any more
+  std::deque<Young> young_;  // oldest first; some are no longer young
   struct Stranded { ObjectId id; uint64_t cookie = 0, body_cookie = 0; };
-  std::deque<Stranded> stranded_;  // some are not any more
-  std::deque<Young> aside_;  // no chunks when they were looked at last
+  std::deque<Stranded> stranded_;  // some are no longer stranded
+  std::deque<Young> aside_;  // not chunks when last checked
   std::unordered_map<uint16_t, Usual> usual_;  // by stem
   std::unordered_map<evict::UnitKey, int64_t> refused_;  // until when
-  std::unordered_map<evict::UnitKey, bool> going_;       // chosen, and not told of yet; by breaking a lease
+  std::unordered_map<evict::UnitKey, bool> going_;       // chosen and not reported yet; true: by breaking a lease
   std::vector<evict::UnitKey> chosen_;
   evict::RecentKeys<Gone> gone_;  // units evicted lately
   std::array<Look, kLooks> looks_{};
   std::array<Passed, kPassed> passed_{};
   std::vector<ObjectId> follows_;  // (while filling) by slot
-  size_t pins_ = 0;  // entries and directories that somebody pinned
+  size_t pins_ = 0;  // number of pinned entries and directories
   EvictionCounts counted_;
   Building building_;
 };

@@ -1,4 +1,4 @@
-// Which units may go, and which go next.
+// Which units may be evicted, and which are evicted next.
 #include <algorithm>
 
 #include "store/base/units.h"
@@ -12,9 +12,9 @@ using evict::UnitKey;
 
 namespace {
 constexpr int64_t kJustWrittenMs = 2'000;
-constexpr int64_t kSidecarMs = 250;  // until what belongs to a body that was just renamed is there, too
-constexpr int64_t kRefusedMs = 500;  // open, or not whole yet
-constexpr size_t kLeastRemembered = 1'024, kMostRemembered = 1 << 20, kForgottenAtOnce = 16;  // units that were evicted
+constexpr int64_t kSidecarMs = 250;  // until the sidecar of a body that was just renamed is there, too
+constexpr int64_t kRefusedMs = 500;  // refused because open, or not whole yet
+constexpr size_t kLeastRemembered = 1'024, kMostRemembered = 1 << 20, kForgottenAtOnce = 16;  // evicted units to remember
 }  // namespace
 
 int64_t Evictor::stays_ms(bool looked, Leases leases) const {
@@ -42,7 +42,7 @@ bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
   return static_cast<uint16_t>(listed_tick(now - origin_ms_) - entry.listed) * kListedTickMs < lease_ms();
 }
 
-// It was probed or opened within the lease.
+// True if it was probed or opened within the lease.
 bool Evictor::is_promised(UnitKey unit, int64_t now, const Entry* as) const {
   return table_.any_of(unit, [&](const Entry& member) {
     const Entry& entry = as != nullptr && as->id == member.id ? *as : member;
@@ -97,9 +97,9 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     if (chosen_.empty()) {
       if (choice.reason == evict::Reason::kBusy && ++busy < kMostBusy) continue;
       if (let_grow_up(true, now)) continue;
-      // What was just listed may hold all ends of chains: those leases are rather broken than all chains cut.
+      // A listing a moment ago may hold all ends of chains: breaking such leases is better than cutting all chains.
       const bool listed = leases == Leases::kKeep && now - listed_ms_.load(std::memory_order_relaxed) < lease_ms();
-      if (++busy < kMostBusy && !listed && policy_->part_chains(ask)) continue;  // rather than to break leases
+      if (++busy < kMostBusy && !listed && policy_->part_chains(ask)) continue;  // cutting is better than breaking leases
       break;
     }
     for (const UnitKey unit : chosen_) {
@@ -135,7 +135,7 @@ std::vector<Evictor::Victim> Evictor::choose_stranded(size_t most) {
     const uint32_t slot = table_.find(one.id);
     if (slot == kNoSlot || !table_.at(slot).is(kStranded)) continue;
     Entry& entry = table_.at(slot);
-    if (entry.cookie != one.cookie || has_body(entry, one.body_cookie)) {  // renamed, or its body came again
+    if (entry.cookie != one.cookie || has_body(entry, one.body_cookie)) {  // renamed, or its body came back
       entry.set(kStranded, false);
       continue;
     }
@@ -161,7 +161,7 @@ void Evictor::evicted(const Victim& victim, uint64_t objects, uint64_t bytes) {
     amount->bytes += bytes;
   }
   if (going_.erase(victim.unit) == 0) return;
-  // One that came back meanwhile is another.
+  // A unit that came back meanwhile is a new one.
   if (table_.first_of(victim.unit) != kNoSlot) return;
   policy_->evicted(victim.unit);
   gone_.put({victim.unit});
@@ -190,7 +190,7 @@ bool Evictor::wanted_again(const Victim& victim, Leases leases) const {
   });
 }
 
-// It is not known to the policy for a while: a unit that is held would hold all that is before it in its chain.
+// Hides the unit from the policy for a while: a held unit would also hold everything before it in its chain.
 void Evictor::put_aside(UnitKey unit, int64_t now) {
   policy_->unlink(unit);
   for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {

@@ -1,4 +1,4 @@
-// What the evictor tells of itself, and of an object.
+// Figures of the evictor as a whole, and of one object.
 #include <algorithm>
 #include <bit>
 
@@ -40,7 +40,7 @@ bool Evictor::was_evicted(ObjectId parent, std::string_view name) const {
   return directory != kNoSlot && gone_.contains(table_.name_of(directory, name).unit);
 }
 
-// All entries, or so many spread over the table. The lock is given up now and then: probes wait for it.
+// Visits all entries, or a sample spread over the table. Releases the lock now and then, because probes wait for it.
 template <class See>
 void Evictor::see_some(const See& see) const {
   constexpr uint32_t kMost = 8192, kUnderLock = 512;
@@ -51,7 +51,7 @@ void Evictor::see_some(const See& see) const {
       lock.unlock();
       lock.lock();
     }
-    if (table_.slots() < count) return;  // begun anew
+    if (table_.slots() < count) return;  // the table was restarted
     const Entry& entry = table_.at(static_cast<uint32_t>(uint64_t{n} * table_.slots() / count));
     if (entry.id.valid()) see(entry);
   }
@@ -86,7 +86,7 @@ std::array<uint64_t, 24> Evictor::bytes_by_age() const {
     bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += entry.blocks * kBlockBytes / (promised ? kPromisedPart : 1);
   });
   const uint64_t objects = counts().objects;
-  if (seen > 0 && objects > seen)  // not all were looked at
+  if (seen > 0 && objects > seen)  // only a sample was seen
     for (uint64_t& each : bytes) each = static_cast<uint64_t>(static_cast<double>(each) * static_cast<double>(objects) / static_cast<double>(seen));
   return bytes;
 }

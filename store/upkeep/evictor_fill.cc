@@ -1,4 +1,4 @@
-// What the evictor is told of a volume that is there already, and the pins.
+// Filling the evictor with the objects that a volume already has, and the pins.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ using evict::kNoSlot;
 using evict::UnitKey;
 
 namespace {
-constexpr uint32_t kListedAtOnce = 8192;  // entries a piece of building
+constexpr uint32_t kListedAtOnce = 8192;  // entries in one piece of building
 constexpr size_t kPublishedAtOnce = 512;
 }  // namespace
 
@@ -33,11 +33,11 @@ void Evictor::found_directory(ObjectId parent, std::string_view name, ObjectId i
 
 void Evictor::found(const Found& file) {
   const int64_t age_ms = std::max<int64_t>(0, (clock_.realtime_ns() - file.used_ns) / 1'000'000);
-  constexpr int64_t kOldestMs = 300LL * 24 * 3600 * 1000;  // of ticks
+  constexpr int64_t kOldestMs = 300LL * 24 * 3600 * 1000;  // the range of ticks
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
   if (state_ != State::kFilling) return;
-  const bool known = table_.find(file.id) != kNoSlot;  // it was used since
+  const bool known = table_.find(file.id) != kNoSlot;  // it was used since filling began
   const uint32_t directory = table_.directory(file.parent);
   const uint32_t slot = enter(directory, file.name, table_.name_of(directory, file.name), file.id, file.size_bytes);
   Entry& entry = table_.at(slot);
@@ -52,7 +52,7 @@ void Evictor::found(const Found& file) {
   follows_[slot] = file.follows;
 }
 
-// Those before it in its chain go first, as far as they are there.
+// Publishes its present predecessors in the chain first.
 void Evictor::publish_chain(uint32_t slot, std::vector<uint32_t>& stack) {
   constexpr size_t kMostDeep = 4096;
   const auto predecessor = [&](uint32_t at) {
@@ -103,7 +103,7 @@ bool Evictor::build(uint64_t number) {
     state_ = State::kReady;
     return false;
   }
-  // What came or was used meanwhile.
+  // Then entries that came or were used meanwhile.
   const uint32_t end = std::min(table_.slots(), work.checked + kListedAtOnce);
   const int64_t now = now_ms();
   for (; work.checked < end; ++work.checked) {
@@ -131,7 +131,7 @@ void Evictor::count_pin(Entry& entry, bool pinned) {
   }
 }
 
-// What is below a pinned directory is pinned as long as there is room for it among what may be.
+// An object below a pinned directory is pinned while the limit of pinned bytes leaves room for it.
 void Evictor::settle_pin(Entry& entry) {
   const bool wanted = entry.is(kOwnPin) || table_.below_pinned(entry.directory);
   if (wanted == entry.is(kPinned)) return;
@@ -147,7 +147,7 @@ void Evictor::settle_all_pins() {
 
 Status Evictor::pin(ObjectId id, bool directory, bool pinned) {
   std::lock_guard lock(mutex_);
-  if (state_ == State::kOff) return {};  // it is read with the rest once it is on
+  if (state_ == State::kOff) return {};  // the filling reads the pin when eviction is switched on
   hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   const auto refuse = [&](uint64_t bytes) {
     return fail(Code::kNoSpace, fmt::format("object {}: {} more would be pinned, beside {}; at most {}, half of the capacity, may be",

@@ -32,13 +32,13 @@ class EvictorTest : public ::testing::Test {
   }
   void pass(int64_t ns) { clock_.advance_ns(ns); }
   static ObjectId id_of(uint64_t number) { return ObjectId::make(0, 1, 100 + number); }
-  // As clients do: probe, create a temporary name, rename.
+  // Stores a chunk like a client: probe, create a temporary name, rename.
   void store(uint64_t number, ObjectId directory = kRootId) {
     evictor_.probed(1, directory, chunk_name(number), {}, 0);
     evictor_.created(directory, chunk_name(number) + ".tmp1", id_of(number));
     evictor_.published(1, directory, chunk_name(number), id_of(number), kChunk);
   }
-  // The store removes what was chosen.
+  // Removes the chosen victims, like the store.
   std::vector<uint64_t> evict(size_t units, Evictor::Leases leases = Evictor::Leases::kKeep) {
     std::vector<uint64_t> numbers;
     for (size_t i = 0; i < units; ++i) {
@@ -78,7 +78,7 @@ TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {
   EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 4 * kChunk);
 }
 
-// The kernel answers the probes of a name itself for a second: not of one whose probes tell where another line begins.
+// For a second the kernel answers the probes of a name itself: not for a name behind which lines fork.
 TEST_F(EvictorTest, EachProbeOfWhatManyRequestsBeginWithIsToBeSeen) {
   fill();
   store(1);
@@ -96,7 +96,7 @@ TEST_F(EvictorTest, WhatWasOnlyListedIsTheFirstLeaseToBeBroken) {
   using enum Evictor::Leases;
   fill();
   for (uint64_t number = 1; number <= 5; ++number) store(number);
-  pass(7 * kSecond);  // what was written is not leased any more
+  pass(7 * kSecond);  // written chunks are no longer leased
   evictor_.will_be_told(id_of(1), 9);
   const std::vector<ObjectId> listed = {id_of(1), id_of(2), id_of(3), id_of(4)};
   evictor_.will_be_listed(listed);
@@ -106,7 +106,7 @@ TEST_F(EvictorTest, WhatWasOnlyListedIsTheFirstLeaseToBeBroken) {
   EXPECT_EQ(evict(9, kSettled), Numbers{});
   EXPECT_EQ(evictor_.counts().broken_leases, 0u);
   pass(4 * kSecond);
-  evictor_.will_be_listed(listed);  // this lengthens no lease of a use
+  evictor_.will_be_listed(listed);  // a listing does not lengthen the lease of a use
   pass(3 * kSecond);
   EXPECT_EQ(evict(9), Numbers{}) << "still listed";
   EXPECT_EQ(evict(9, kListed), (Numbers{1, 4}));
@@ -199,12 +199,12 @@ TEST_F(EvictorTest, WhatWasWrittenIsLeasedToo) {
   EXPECT_EQ(evictor_.counts().broken_leases, 0u) << "counted is what was seen to be probed";
 }
 
-// A file that is filled under its own name, for longer than leases last: its lease is of its last write, not of when it was made.
+// A file that is filled under its own name for longer than leases last: its lease counts from its last write, not from its creation.
 TEST_F(EvictorTest, WhatIsFilledForLongIsLeasedFromItsEndOn) {
   fill();
   evictor_.created(kRootId, "pool", id_of(5));
   pass(12 * kSecond);
-  store(6);  // by now the other is known to the policy, as the older one
+  store(6);  // by now the policy knows the other one, as the older one
   pass(3 * kSecond);
   evictor_.written(id_of(5), kChunk);
   EXPECT_EQ(evict(2, Evictor::Leases::kSettled), Numbers{6});
@@ -226,14 +226,14 @@ TEST_F(EvictorTest, AWriteDoesNotEndALease) {
   fill();
   store(0);
   evictor_.probed(2, kRootId, chunk_name(0), id_of(0), kChunk);
-  evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);  // the rename was answered before it was told of
+  evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);  // the rename was answered before it was reported
   EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{});
   pass(7 * kSecond);
   evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);
   EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{0}) << "the lease was over";
 }
 
-// A name that was probed and gets another object before it is opened: the same chunk, stored again.
+// A probed name gets another object before it is opened: the same chunk, stored again.
 TEST_F(EvictorTest, ALeaseIsOfTheName) {
   using enum Evictor::Leases;
   for (const bool gone_first : {true, false}) {
@@ -301,7 +301,7 @@ TEST_F(EvictorTest, WhatIsNoChunkDoesNotHoldWhatIsBeforeItInItsChain) {
   EXPECT_EQ(evict(9), Numbers{2});
 }
 
-// It holds what is before it in its chain only as long as anything else can go.
+// It holds the units before it in its chain only while anything else can be evicted.
 TEST_F(EvictorTest, AnEndThatStaysIsCutFromItsChain) {
   fill();
   store(0), store(1), store(2);
@@ -326,7 +326,7 @@ TEST_F(EvictorTest, WhatIsNotLeasedGoesBeforeALeaseIsBroken) {
   EXPECT_EQ(evict(20), (Numbers{3, 2, 1, 0}));
 }
 
-// Leases alone fill the volume: those that are to be broken are the oldest, also of one chain, of which the end is the youngest.
+// Leases alone fill the volume: the oldest ones are broken, also within one chain, whose end is the youngest.
 TEST_F(EvictorTest, TheOldestLeasesBreakFirst) {
   fill();
   for (uint64_t i = 0; i < 10; ++i) {
@@ -413,7 +413,7 @@ TEST_F(EvictorTest, PinsHoldAndAreCounted) {
   store(3, below);  // later ones, too
   EXPECT_EQ(evictor_.counts().pinned_bytes, 3 * kChunk);
   store(4, below);
-  store(5, below);  // beyond what may be pinned
+  store(5, below);  // beyond the allowed pinned bytes
   EXPECT_EQ(evictor_.counts().pinned_objects, 4u);
   const Status refused = evictor_.pin(id_of(2), false, true);
   ASSERT_FALSE(refused);
@@ -452,7 +452,7 @@ TEST_F(EvictorTest, OnlyAMoveIntoOrOutOfAPinnedDirectoryIsAPassOverAllObjects) {
   EXPECT_EQ(evictor_.counts().pin_passes, passes + 1);
   evictor_.directory_named(other, "moved", moved);
   EXPECT_FALSE(evictor_.is_pinned(id_of(0)));
-  store(2, directory(60));  // before anything is known of where it is
+  store(2, directory(60));  // before its directory is known
   evictor_.directory_named(kept, "60", directory(60));
   EXPECT_TRUE(evictor_.is_pinned(id_of(2)));
   EXPECT_EQ(evictor_.counts().pinned_bytes, kChunk);
@@ -462,7 +462,7 @@ TEST_F(EvictorTest, OnlyAMoveIntoOrOutOfAPinnedDirectoryIsAPassOverAllObjects) {
 
 TEST_F(EvictorTest, AVolumeThatWasThereGoesByItsTimesAndChains) {
   evictor_.found_directory({}, {}, kRootId, false);
-  for (uint64_t i = 0; i < 3; ++i)  // 0 <- 1 <- 2, and the head looks older than it is: read times are not kept for each read
+  for (uint64_t i = 0; i < 3; ++i)  // 0 <- 1 <- 2; the head looks older than it is, because not every read updates the read time
     evictor_.found({.parent = kRootId, .id = id_of(i), .name = chunk_name(i), .size_bytes = kChunk,
                     .used_ns = static_cast<int64_t>(100 + i) * kSecond, .follows = i > 0 ? id_of(i - 1) : ObjectId{}});
   evictor_.found({.parent = kRootId, .id = id_of(3), .name = chunk_name(3), .size_bytes = kChunk, .used_ns = 50 * kSecond, .follows = {}});
@@ -603,7 +603,7 @@ TEST_F(EvictorTest, WhatKeepsAnObjectIsKnownButForTheLookOfTheAsker) {
   EXPECT_EQ(evictor_.known(id_of(2), 9)->hold, evict::Hold::kPinned);
 }
 
-// The same by each policy: thousands of names in some directories, opened, removed, renamed, evicted.
+// The same with each policy: thousands of names in some directories, opened, removed, renamed, evicted.
 TEST(EvictorRandomTest, AllAddsUpWhateverHappens) {
   for (const std::string& policy : evict::policy_names()) {
     ManualClock clock(1'000 * kSecond);

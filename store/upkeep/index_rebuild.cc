@@ -10,7 +10,7 @@ namespace kvcachefs {
 Status IndexRebuild::repair(Index& index) {
   std::lock_guard turn(turn_);
   if (!index.damaged()) return {};
-  constexpr int64_t kPauseNs = 10'000'000'000;  // all journals are read at each attempt
+  constexpr int64_t kPauseNs = 10'000'000'000;  // each attempt reads all journals
   const int64_t now = clock_.monotonic_ns();
   if (!failure_ && now < next_try_ns_) return failure_;
   if (failure_) log::warn("the index is damaged: building it anew from checkpoint and journals");
@@ -29,7 +29,7 @@ Status IndexRebuild::repair(Index& index) {
 Status IndexRebuild::build(Index& index) {
   if (!believed_.load(std::memory_order_relaxed))
     return fail(Code::kInvalid, "what the start left out of the journals is not in a checkpoint yet; the next start builds the index");
-  constexpr int kAttempts = 3;  // a checkpoint may end meanwhile, and the journals before it go
+  constexpr int kAttempts = 3;  // a checkpoint may finish meanwhile, and the journals before it go
   for (int attempt = 1;; ++attempt) {
     KVC_ASSIGN(auto fresh, index.begin_rebuild());
     Status filled = fill(*fresh, index.position());
@@ -40,7 +40,7 @@ Status IndexRebuild::build(Index& index) {
 
 Status IndexRebuild::fill(Index& fresh, JournalPosition until) {
   if (until == JournalPosition{}) return {};
-  ReplayFilter filter(fresh, /*complete=*/true, [](ReplayFilter::Told, const std::string&) {});  // the start told
+  ReplayFilter filter(fresh, /*complete=*/true, [](ReplayFilter::Told, const std::string&) {});  // the start logged them
   std::vector<std::string> problems;
   KVC_ASSIGN(const auto checkpoint, find_checkpoint(volume_, identity_, problems));
   if (checkpoint) {
@@ -53,7 +53,7 @@ Status IndexRebuild::fill(Index& fresh, JournalPosition until) {
     KVC_TRY(fresh.finish_load(header.covers, ReplayFilter::believed(header.stamp)));
   }
   if (fresh.position() == until) return {};
-  constexpr uint64_t kMostRows = 100'000;  // in RAM
+  constexpr uint64_t kMostRows = 100'000;  // held in RAM
   bool there = false;
   const auto take = [&](const Batch& believed, JournalPosition after) -> Status {
     KVC_TRY(fresh.apply(believed, after));
@@ -66,7 +66,7 @@ Status IndexRebuild::fill(Index& fresh, JournalPosition until) {
     return fresh.overlay_rows() > kMostRows ? fresh.commit() : Status{};
   };
   const auto replayed = replay_journals(volume_, identity_, fresh.position(), apply);
-  // An epoch that is over was put right when this one began; what goes on is not to be.
+  // The tail of an earlier epoch was put right when this one began; the tail of the epoch in progress is not to be.
   if (there) return until.epoch < identity_.epoch ? filter.finish(take) : Status{};
   if (!replayed) return std::unexpected(replayed.error());
   return fail(Code::kCorrupt, "the journals end before the index did");

@@ -1,8 +1,8 @@
-// Builds a damaged index anew, behind the mount, from the newest checkpoint and the journals: the index is a function of them
-// (invariant 4). Reads go on meanwhile, each answered by the rows that are sound.
+// Rebuilds a damaged index while mounted, from the newest checkpoint and the journals: the index is a function of them (invariant 4). Reads
+// go on meanwhile, answered from the rows that are sound.
 //
-// Threads: any; one rebuild at a time, and whoever comes meanwhile waits for it. Its mutex is held across I/O: it is the first
-// that the keeper and the committer take, and nothing else is held by them.
+// Any thread may call; one rebuild runs at a time, and other callers wait for it. Its mutex is held across I/O: the keeper and the
+// committer take it first, while they hold nothing else.
 #pragma once
 
 #include <atomic>
@@ -22,10 +22,10 @@ class IndexRebuild {
   IndexRebuild(Volume& volume, FileIdentity identity, const Clock& clock)
       : volume_(volume), identity_(std::move(identity)), clock_(clock) {}
 
-  // Success if `index` is sound, or was made so. After a failure the next attempts answer the same for some seconds.
+  // Returns success if `index` is sound, or was repaired. After a failure, further attempts return the same error for some seconds.
   Status repair(Index& index);
-  // Whether the journals are believed as they are. Not before the first checkpoint of a start that read bodies to judge them,
-  // for that would have to be done again, of what has changed since.
+  // Whether the journals can be replayed unverified. False until the first checkpoint of a start that read bodies to judge them: a rebuild
+  // would have to judge them again, with bodies that have changed since.
   void allow(bool believed) { believed_.store(believed, std::memory_order_relaxed); }
   uint64_t rebuilds() const { return rebuilds_.load(std::memory_order_relaxed); }
 

@@ -13,9 +13,9 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
-constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
-constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for what comes of it
-constexpr int64_t kLetGoNs = 5'000'000'000;            // of what reads of the index have mapped
+constexpr int64_t kReclaimNs = 1'000'000'000;          // per reclaim: data written since has to be synced as well
+constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for the result
+constexpr int64_t kLetGoNs = 5'000'000'000;            // between releases of memory mapped by index reads
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 }  // namespace
 
@@ -63,7 +63,7 @@ bool Keeper::step(bool force) {
   bool due = force || evicted || compacted || parts_.checkpointer.judged_tail() || (parts_.sweep.is_due() && !parts_.checkpointer.holds_earlier_lives()) ||
              parts_.checkpointer.reclaim_was_cut_short();
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
-  const bool dead = parts_.dead.any();  // also raw files, whose records tell no length
+  const bool dead = parts_.dead.any();  // also raw files, whose records have no length
   const int64_t now = parts_.clock.monotonic_ns();
   const bool tidies = parts_.eviction.is_quiet();
   const uint64_t left = tidies ? 0 : parts_.eviction.left_bytes();
@@ -73,7 +73,7 @@ bool Keeper::step(bool force) {
   const bool ran = parts_.work.run(), filled = parts_.eviction.go_on_filling();
   const bool worked = ran || filled;
   parts_.checkpointer.sync_if_asked();
-  due |= mend_index();  // what failed meanwhile can succeed now
+  due |= mend_index();  // work that failed meanwhile can succeed now
   if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);
   end_lingering();
   for (auto& then : parts_.read_ahead.kernel().take_stalled()) parts_.resumer.answer_later(std::move(then));
@@ -89,7 +89,7 @@ bool Keeper::step(bool force) {
     parts_.watch.refill_reserve();
   }
   const bool waiting = rows > 0 || parts_.commits.unsynced_bytes() > 0;
-  // What somebody had open when it was removed can be given back now.
+  // Space of objects that were open when they were removed may be given back now.
   const uint64_t hopes = parts_.space.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
   journal_read_times(now);
@@ -113,7 +113,7 @@ bool Keeper::step(bool force) {
   if (parts_.counters.reclaimed_bytes != reclaimed) held_since_ns_.reset();
   if (evicted) {
     parts_.eviction.note_round(begun_ns);
-    // Who began to wait meanwhile need not wait for a round of its own.
+    // Calls that began to wait meanwhile need not wait for a round of their own.
     auto round = parts_.space_waiters.begin_round();
     if (!round && held_round_ && parts_.counters.reclaimed_bytes != reclaimed) round = held_round_->round;
     if (round) {
@@ -125,7 +125,7 @@ bool Keeper::step(bool force) {
   return true;
 }
 
-// What moves is journaled when this returns, and the index point that is due then gives back what it was.
+// On return the moved bodies are journaled; the index point that is then due gives their old space back.
 bool Keeper::compact() {
   if (parts_.compactor == nullptr || stopping_) return false;
   const bool any = parts_.compactor->step(parts_.eviction.room_wanted(/*pressure=*/0), /*waited_for=*/false);
@@ -134,19 +134,19 @@ bool Keeper::compact() {
   return any;
 }
 
-// Where there is no room they would take what is kept for records that count.
+// Skipped without room, where these records would use up the reserve for more important ones.
 void Keeper::journal_read_times(int64_t now_ns) {
-  if (!parts_.commits.idle() || parts_.space.room_bytes() == 0) return;  // what is on its way takes them along
+  if (!parts_.commits.idle() || parts_.space.room_bytes() == 0) return;  // the commit under way takes them along
   if (parts_.read_times.claim_commit(now_ns)) parts_.commits.add({});
 }
 
-// What goes on failing, perhaps each second, is told now and then.
+// Logs a persistent failure, which may recur each second, only now and then.
 void Keeper::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
   parts_.health.report(Health::Of::kUpkeep, status);
   status ? parts_.backoff.succeeded() : parts_.backoff.failed(now_ns);
   parts_.record_waiters.resume();
-  if (status && parts_.pool.dirty_bytes() == 0) parts_.health.report(Health::Of::kData, {});  // what could not be written is gone
+  if (status && parts_.pool.dirty_bytes() == 0) parts_.health.report(Health::Of::kData, {});  // the data that could not be written is gone
   if (status || (told_ == status.error().message && now_ns - told_ns_ < kTellAgainNs)) return;
   told_ = status.error().message;
   told_ns_ = now_ns;
@@ -159,22 +159,22 @@ bool Keeper::mend_index() {
     parts_.health.report(Health::Of::kIndex, mended);
     if (!mended) return false;
   }
-  const uint64_t rebuilds = parts_.index_rebuild.rebuilds();  // the committer may have done it
+  const uint64_t rebuilds = parts_.index_rebuild.rebuilds();  // the committer may have rebuilt it
   if (std::exchange(index_rebuilds_, rebuilds) == rebuilds) return false;
   parts_.health.report(Health::Of::kIndex, {});
   parts_.index.keep_in_memory();
   return true;
 }
 
-// Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
-// and those who wait try again. True if anybody waited.
+// Seals and journals finished bodies, which frees what they replace; then gives everything back that is dead and not in use, and waiting
+// calls try again. Returns true if any call waited.
 bool Keeper::make_room() {
   auto round = parts_.space_waiters.begin_round();
   constexpr int64_t kAgainNs = 1'000'000'000;
   if (!round && held_round_ && (reclaim_wanted_ || running_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
   if (!round) return false;
   if (await_claim(*round)) return true;
-  // Of raw files no record tells the length: that one went counts, too.
+  // Records tell no length of raw files, so removed extents count as well.
   const auto given_back = [&] { return parts_.counters.reclaimed_bytes + parts_.counters.removed_extents; };
   const uint64_t before = given_back(), orphaned = parts_.space.orphaned_bytes();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
@@ -188,7 +188,7 @@ bool Keeper::make_room() {
   note_upkeep(parts_.checkpointer.index_point(amount), parts_.clock.monotonic_ns());
   const bool sweeps = sweep_packs();
   if (parts_.compactor != nullptr) parts_.compactor->keep_room();
-  // What died in this round may have made a pack worth being emptied: calls wait for the next round then.
+  // If deaths in this round made a pack worth emptying, the calls wait for the next round.
   const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way(wanted);
   const bool goes_on = sweeps || (compacts && parts_.compactor->is_listing()) || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
   const bool records_went = !goes_on && (parts_.checkpointer.checkpoint_for_room() || parts_.checkpointer.shrink_index());
@@ -204,11 +204,11 @@ bool Keeper::make_room() {
   return true;
 }
 
-// Whether the round is over, or goes on later, without anything done here: of a capacity that several nodes share more can be claimed, or the
-// others evict what is older than what this node has.
+// Returns true if the round ends or is held without any work here: of a capacity shared by several nodes more can be claimed, or others
+// evict chunks that are older than those of this node.
 bool Keeper::await_claim(const SpaceWaiters::Round& round) {
   if (parts_.shared == nullptr || stopping_) return false;
-  // It may have come since: others evict, and so does this node ahead of the calls.
+  // Room may have come since: others evict, and this node evicts ahead of the calls.
   const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
   const bool has_come = held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough;
   if (has_come) {
@@ -221,7 +221,7 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
     case kOwn: return false;
     case kClaimed:
       held_round_.reset();
-      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough);  // not without end by a little at a time
+      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough);  // not again and again for a little each time
       return true;
     case kAwaited: hold(round); return true;
     case kNone:
@@ -240,8 +240,8 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
   held_round_ = HeldRound{round, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
 }
 
-// What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
-// their readers get errors instead.
+// The space to come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
+// so long that their readers get errors instead.
 bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   constexpr int64_t kPatienceNs = 10'000'000'000;
   const int64_t now_ns = running_ns();
@@ -258,9 +258,9 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   return true;
 }
 
-// The same for what others lack, where no call waits here. Theirs are refused after as long as those here are.
+// The same for room that others lack, while no call waits here. Their calls are refused after as long a wait as calls here.
 void Keeper::hold_for_others() {
-  constexpr int64_t kPatienceNs = 4'000'000'000;  // and three seconds before that leases may have been waited for
+  constexpr int64_t kPatienceNs = 4'000'000'000;  // before that, their calls may have waited three seconds for leases
   const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.space_waiters.count() == 0 &&
                        parts_.shared->plan().others_lack;
   const uint64_t held_bytes = lacking && parts_.checkpointer.holds() != nullptr ? parts_.checkpointer.awaited_from_peers_bytes() : 0;
@@ -273,7 +273,7 @@ void Keeper::hold_for_others() {
   if (now_ns - *others_wait_since_ns_ >= kPatienceNs && give_up_on_peers(held_bytes, kPatienceNs)) others_wait_since_ns_.reset();
 }
 
-// False: nobody keeps that back any more.
+// Returns false if no other node keeps that space back any more.
 bool Keeper::give_up_on_peers(uint64_t held_bytes, int64_t waited_ns) {
   const std::string given_up = parts_.checkpointer.holds()->lose_patience();
   if (given_up.empty()) return false;
@@ -288,7 +288,7 @@ void Keeper::want_reclaim() {
   parts_.wakeup.wake();
 }
 
-// True: there is more to do.
+// Returns true if there is more to do.
 bool Keeper::sweep_packs() {
   if (parts_.checkpointer.judged_tail() || parts_.checkpointer.holds_earlier_lives()) return false;
   const OrphanSweep::Packs swept = parts_.sweep.sweep_packs();

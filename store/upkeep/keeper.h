@@ -1,5 +1,5 @@
-// One thread for what must happen now and then. Syncs what was written, lets the index catch up, gives space back, makes room for calls
-// that wait for it, and takes work off the threads that must not block.
+// One thread for periodic work. It syncs written data, commits the index, gives space back, makes room for calls that wait for it, and runs
+// work for threads that must not block.
 #pragma once
 
 #include <atomic>
@@ -35,7 +35,7 @@
 
 namespace kvcachefs {
 
-// Its own thread, or whoever calls step() where it has none. No lock held. Blocks on the volume.
+// Used by its own thread, or by the caller of step() where it has none. Call with no lock held. Blocks on the volume.
 class Keeper {
  public:
   struct Parts {
@@ -45,7 +45,7 @@ class Keeper {
     VolumeWatch& watch;
     Drainer& drainer;
     WorkQueue& work;
-    Wakeup& wakeup;  // the next step begins at once; at most a second later in any case
+    Wakeup& wakeup;  // wakes the next step; without it the next step begins at most a second later
     SpaceWaiters& space_waiters;
     RecordWaiters& record_waiters;
     DeadSpace& dead;
@@ -66,11 +66,11 @@ class Keeper {
     const MemoryPool& pool;
     ProbeCounts& probes;
     Health& health;
-    Backoff& backoff;  // of upkeep that fails
+    Backoff& backoff;  // for upkeep that fails
     Counters& counters;
     Clock& clock;
     SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
-    const Clock* running = nullptr;    // by which calls wait for others (base/running_clock.h); null: `clock`
+    const Clock* running = nullptr;    // the clock by which calls wait for other nodes (base/running_clock.h); null: `clock`
     Compactor* compactor = nullptr;    // null: the volume punches holes
   };
   explicit Keeper(Parts parts) : parts_(parts) {}
@@ -79,18 +79,19 @@ class Keeper {
   void start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
-  // One turn; with `force` all that may be done is done. True: something was.
+  // Does one turn; with `force` does everything that may be done. Returns true if something was done.
   bool step(bool force);
 
-  // The next step gives back everything that is dead, which syncs everything: for a call that waits for space. Any thread; with any
-  // lock held.
+  // The next step gives back everything that is dead, which syncs everything: for a call that waits for space. Any thread, with any lock
+  // held.
   void want_reclaim();
-  // What was accepted is in the committed index when this returns, or health says why not.
+  // Returns once accepted changes are in the committed index, or health reports why not.
   void index_now() { note_upkeep(parts_.checkpointer.index_point(), parts_.clock.monotonic_ns()); }
-  // What clients had a moment ago and may ask for again is let go of, where its time is over. `all`: also what lingers still, for its
-  // room is wanted. What a call found that is being repeated stays until then, for it is not told to look again a second time.
+  // Releases objects that clients had a moment ago and may ask for again, once their time is over. `all`: the others too, because their
+  // room is wanted. An object found by a call that is being repeated stays until then, because that call is not told to look again a second
+  // time.
   void end_lingering(bool all = false);
-  // Before the first step: the index was committed just now.
+  // Call before the first step: the index was just committed.
   void begin() { last_index_point_ns_ = parts_.clock.monotonic_ns(); }
 
  private:
@@ -113,19 +114,19 @@ class Keeper {
   std::atomic<bool> reclaim_wanted_{false};
   struct HeldRound {
     SpaceWaiters::Round round;
-    int64_t tried_ns = 0;     // the last time that it ended so
-    uint64_t room_bytes = 0;  // the least that there was since
+    int64_t tried_ns = 0;     // when the round last ended like this
+    uint64_t room_bytes = 0;  // the least room since then
   };
-  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers, or for room that these make
-  std::optional<int64_t> held_since_ns_;  // rounds are held, one behind the other, and this node gave nothing back
-  std::optional<int64_t> others_wait_since_ns_;  // other nodes lack room, what went here is held for peers, and nothing was given back
+  std::optional<HeldRound> held_round_;  // calls wait for places held for peers, or for room that peers make
+  std::optional<int64_t> held_since_ns_;  // since when rounds are held, one after the other, while this node gave nothing back
+  std::optional<int64_t> others_wait_since_ns_;  // since when others lack room, places here are held for peers, and nothing was given back
   uint64_t reclaimed_while_held_ = 0;
-  std::string told_;  // the last error of upkeep
+  std::string told_;  // the last upkeep error that was logged
   int64_t told_ns_ = 0;
   int64_t let_go_ns_ = 0;
   int64_t last_index_point_ns_ = 0, verified_again_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
-  uint64_t index_rebuilds_ = 0;  // that were seen
+  uint64_t index_rebuilds_ = 0;  // rebuilds already seen
   std::thread thread_;
 };
 

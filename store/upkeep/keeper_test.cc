@@ -1,4 +1,4 @@
-// The keeper with all that it keeps, over lanes and a committer without threads, on a volume in memory. No store.
+// The keeper with all its parts, over lanes and a committer without threads, on a volume in memory. No store.
 #include "store/upkeep/keeper.h"
 
 #include <gtest/gtest.h>
@@ -22,13 +22,13 @@ class KeeperTest : public WritebackFixture {
     ahead.finish();
   }
 
-  // A journaled chunk that is a file of its own.
+  // A journaled chunk in a file of its own.
   ObjectPtr put_solo(const std::string& name) {
     const ObjectPtr object = write_new(name, kPackBelow + 1);
     run();
     return object;
   }
-  // By a file, with a body in the journal; it is seen. Where the journal was then.
+  // Replaces it by a file while a body is in the journal, and lets the keeper notice. Returns the journal's position at that time.
   JournalPosition replace_journal_directory() {
     begin();
     put_solo("a");
@@ -110,7 +110,7 @@ TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
   read_times.note(object->id, 2'000);
   put_solo("b");
   EXPECT_EQ(index_time(), 2'000);
-  // A time that was given later counts.
+  // a time set later counts
   read_times.note(object->id, 3'000);
   {
     const auto lock = object->lock();
@@ -125,7 +125,7 @@ TEST_F(KeeperTest, ReadTimesTakeNothingOfAFullVolume) {
   begin();
   const ObjectPtr object = put_solo("a");
   clock.advance_ns(UnsavedReadTimes::kWaitNs);
-  keeper->step(true);  // nothing else is left to be done
+  keeper->step(true);  // nothing else is left to do
   run();
   space.configure(1, 0);
   ASSERT_EQ(space.room_bytes(), 0u);
@@ -257,7 +257,7 @@ TEST_F(KeeperTest, AVolumeThatIsGoneIsNoticedAndAcceptedAgain) {
   EXPECT_FALSE(refusals.is_gone());
 }
 
-// To ask it what is free, and whether it is there, are calls to a server.
+// Asking a network volume for its free space, or for its existence, is a call to a server.
 TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   begin();
   const auto remote = make_sim_volume({.direct_io = false, .network = true});
@@ -285,7 +285,7 @@ TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   space.release(4096);
 }
 
-// Under its name lies another: all that is appended goes into a file that nobody finds again.
+// Another file has taken its name: everything appended would go into a file that cannot be found again.
 TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
   begin();
   put_solo("a");
@@ -318,7 +318,7 @@ TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
   }
 }
 
-// What cannot be found again is not taken, and what others put there stays.
+// A record that could not be found again is not accepted, and files that others put there stay.
 TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) {
   const JournalPosition at = replace_journal_directory();
   EXPECT_FALSE(journal->append({}));
@@ -332,7 +332,7 @@ TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) 
   EXPECT_FALSE(checkpointer->wants_checkpoint());
 }
 
-// Nothing else has to be journaled for that.
+// No other record has to be journaled for that.
 TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsPutBackGoesOn) {
   const JournalPosition at = replace_journal_directory();
   ASSERT_TRUE(volume->remove_file(journals));

@@ -14,13 +14,13 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kNamesAtOnce = 4096;   // in one call
-constexpr size_t kNamesUnderLock = 32;  // while clients wait for the names
+constexpr size_t kNamesUnderLock = 32;  // at a time, because clients wait for the names
 }  // namespace
 
 void LostNames::note(ObjectId parent, std::string_view name, ObjectId id) {
   if (id.is_foreign() || TemporaryNames::may_be_renamed(name)) return;
   const uint64_t cookie = name_cookie(name);
-  std::unordered_multimap<uint64_t, Own> over;  // after the lock, for requests wait for that
+  std::unordered_multimap<uint64_t, Own> over;  // destroyed after the lock is released, because requests wait for the lock
   std::lock_guard lock(mutex_);
   const auto [first, last] = stored_[0].equal_range(cookie);
   if (std::any_of(first, last, [id](const auto& each) { return each.second.id == id; })) return;
@@ -78,7 +78,7 @@ LostNames::Synced LostNames::synced(ObjectId of_peer) const {
   return found == synced_.end() ? Synced{} : found->second;
 }
 
-// After a power loss there would be neither.
+// Otherwise a power loss could lose both files.
 bool LostNames::is_for_good(const Doubtful& lost) const {
   const Synced now = synced(lost.winner);
   return now.all || now.times > lost.winner_syncs;
@@ -93,7 +93,7 @@ std::vector<LostNames::Doubtful> LostNames::take_due() {
   return due;
 }
 
-// Takes note of what won.
+// Records the winner in `name`.
 LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name, std::string& text) const {
   auto own = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
   if (!own) return Look::kSeen;
@@ -104,7 +104,7 @@ LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name, std::str
   if (name.winner != (*seen)->child) name.winner_syncs = synced((*seen)->child).times;
   name.winner = (*seen)->child;
   const auto winner = tree.stat(name.winner);
-  return winner && winner->size_bytes > 0 ? Look::kLost : Look::kNotYet;  // an empty one may be being written
+  return winner && winner->size_bytes > 0 ? Look::kLost : Look::kNotYet;  // an empty one may still be being written
 }
 
 bool LostNames::drop(Tree::Write& tree, const Doubtful& name) const {

@@ -1,9 +1,10 @@
-// Files of this node that no client sees: another node stored the same name later, before either had heard of the other, and that one counts
-// (FORMAT.md, "Several nodes"). They go once that one is on the volume for good, so what two nodes computed at once takes its room once.
+// Removes files of this node that no client sees: another node stored the same name later, before either had heard of the other, and its
+// file counts (FORMAT.md, "Several nodes"). A file is removed once the other one is durable on the volume, so a chunk computed twice takes
+// space once.
 //
-// The listener is called from any thread; one leaf mutex. All else by the thread of the rounds (PeerFollower). Bounded: what was stored before
-// the last kMost names, or before this node was mounted, goes by eviction. So does what could not go for two minutes: it is open, pinned, or no
-// chunk.
+// The listener is called from any thread; one leaf mutex. The thread of the rounds (PeerFollower) calls the rest. Bounded: files stored
+// before the last kMost names, or before this mount, are left to eviction. So are files that could not be removed for two minutes: open,
+// pinned, or no chunk.
 #pragma once
 
 #include <array>
@@ -30,9 +31,9 @@ namespace kvcachefs {
 
 class LostNames final : public AccessListener {
  public:
-  static constexpr int64_t kLookNs = 5'000'000'000;  // after another's file of the name was read, and again
+  static constexpr int64_t kLookNs = 5'000'000'000;  // delay after another node's file of the name was read, and between looks
   static constexpr int kMostLooks = 24;
-  static constexpr size_t kMost = 1 << 16;  // names of this node that are remembered, and such as are looked at
+  static constexpr size_t kMost = 1 << 16;  // remembered names of this node, and names waiting for a look
 
   LostNames(Clock& clock, const Evictor& evictor, Counters& counters) : clock_(clock), evictor_(evictor), counters_(counters), guard_(clock) {}
 
@@ -46,10 +47,10 @@ class LostNames final : public AccessListener {
   void loaded_ahead(ObjectId) override {}
   void deleted(ObjectId) override {}
 
-  // A batch of another node was read; or all of it anew.
+  // A batch of another node was read; note_all_anew(): its whole state was read again.
   void note_batch(uint32_t ordinal, const Batch& batch);
   void note_all_anew(uint32_t ordinal);
-  // What is due. Takes the lock of the Tree, a few names at a time.
+  // Removes the files that are due. Takes the Tree's lock for a few names at a time.
   void drop_due(Tree& tree);
 
  private:
@@ -61,14 +62,14 @@ class LostNames final : public AccessListener {
     uint64_t cookie = 0;
     int64_t due_ns = 0;
     int looks = 0;
-    ObjectId winner;            // invalid: not known to be lost
-    uint64_t winner_syncs = 0;  // how often its node had synced when that was first seen
+    ObjectId winner;            // invalid: not known to have lost
+    uint64_t winner_syncs = 0;  // how often its node had synced when it was first seen to win
   };
-  struct Synced {  // as far as was read
+  struct Synced {  // as far as that node's journal was read
     uint64_t times = 0;
-    bool all = false;  // nothing came behind the last one
+    bool all = false;  // nothing came after the last sync
   };
-  enum class Look : uint8_t { kSeen, kNotYet, kLost };  // kSeen: or it is gone; kNotYet: one of the two is not journaled, or empty
+  enum class Look : uint8_t { kSeen, kNotYet, kLost };  // kSeen: clients see it, or it is gone; kNotYet: one of the two is not journaled, or empty
   void note(ObjectId parent, std::string_view name, ObjectId id);
   void doubt(std::vector<Doubtful> names);
   std::vector<Doubtful> take_due();

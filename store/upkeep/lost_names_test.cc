@@ -14,7 +14,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 
 ObjectId id(uint32_t ordinal, uint64_t number) { return ObjectId::make(ordinal, 1, number); }
 
-// Both have stored "x", the peer later.
+// Both nodes have stored "x", the peer later.
 class LostNamesTest : public ::testing::Test {
  protected:
   LostNamesTest() {

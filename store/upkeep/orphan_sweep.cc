@@ -16,7 +16,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Of a file name of an extents directory; none if it is another file's.
+// Parses a file name of an extents directory; nullopt: not an extent.
 std::optional<std::pair<uint64_t, PlaceKind>> parse_extent_name(const std::string& name) {
   char* end = nullptr;
   const uint64_t seq = std::strtoull(name.c_str(), &end, 10);
@@ -32,7 +32,7 @@ std::optional<std::pair<uint64_t, PlaceKind>> parse_extent_name(const std::strin
 
 // --- extents ---
 
-// Adds the extents of these epochs, as far as they are before this one, that no record names. False if not all could be listed.
+// Adds the extents of these epochs, all before this one, that no record names. Returns false if some could not be listed.
 bool OrphanSweep::list_nameless(uint32_t after, uint32_t through, std::unordered_map<ExtentId, PlaceKind>& nameless) {
   bool all = true;
   auto list = [&](const std::string& path) {
@@ -66,7 +66,7 @@ bool OrphanSweep::list_nameless(uint32_t after, uint32_t through, std::unordered
   return all;
 }
 
-// Those that are to be looked through.
+// Adds those of the epochs that are still to be searched.
 bool OrphanSweep::list_due(std::unordered_map<ExtentId, PlaceKind>& nameless) {
   return list_nameless(std::max(parts_.orphans.swept_epoch(), parts_.kept_epoch), UINT32_MAX, nameless);
 }
@@ -76,7 +76,7 @@ uint64_t OrphanSweep::allocated_bytes(ExtentId extent, PlaceKind kind) const {
   return info ? info->allocated_bytes : 0;
 }
 
-// What the extents take, without what DeadSpace counts of them.
+// The bytes that the extents take, minus those that DeadSpace counts.
 uint64_t OrphanSweep::unknown_bytes(const std::unordered_map<ExtentId, PlaceKind>& extents) const {
   std::unordered_map<ExtentId, uint64_t> known;
   parts_.dead.for_each([&](const FreedPlace& freed) {
@@ -91,7 +91,7 @@ uint64_t OrphanSweep::unknown_bytes(const std::unordered_map<ExtentId, PlaceKind
   return bytes;
 }
 
-// Of packs: what it would give back. 0 where that cannot be told.
+// The bytes that a sweep of packs would give back; 0 if unknown.
 uint64_t OrphanSweep::measure(PackSweep& packs) {
   Status measured;
   while (measured && !packs.measured())
@@ -100,7 +100,7 @@ uint64_t OrphanSweep::measure(PackSweep& packs) {
   return packs.surplus_bytes();
 }
 
-// In the extents and packs of kept epochs: it stays, and counts.
+// Leftover bytes in the extents and packs of kept epochs: they stay, and count.
 uint64_t OrphanSweep::kept_bytes() {
   std::unordered_map<ExtentId, PlaceKind> nameless;
   static_cast<void>(list_nameless(0, parts_.kept_epoch, nameless));
@@ -121,7 +121,7 @@ void OrphanSweep::count(bool unclean) {
                 format_size(bytes));
   }
   epochs_due_ = parts_.orphans.unlisted();
-  const bool packs = parts_.orphans.packs_unswept() && parts_.volume.features().punch_hole;  // else DeadSpace knows them
+  const bool packs = parts_.orphans.packs_unswept() && parts_.volume.features().punch_hole;  // otherwise DeadSpace knows them
   if (!packs && !epochs_due_ && !parts_.orphans.extents_due()) return;
   uint64_t pack_bytes = 0;
   std::unordered_map<ExtentId, PlaceKind> nameless;
@@ -140,7 +140,7 @@ void OrphanSweep::cut_raw_files() {
   if (parts_.index.totals().raw_bodies == 0) return;
   std::vector<std::pair<ExtentId, ObjectId>> raw;
   Status status = parts_.index.scan_extents([&](ExtentId extent, const ExtentUsage& usage) {
-    if (usage.kind == PlaceKind::kRaw && !is_kept(extent)) raw.emplace_back(extent, usage.object);  // else a lost record may have told of more
+    if (usage.kind == PlaceKind::kRaw && !is_kept(extent)) raw.emplace_back(extent, usage.object);  // else a lost record may have named more of it
     return true;
   });
   for (const auto& [extent, object] : raw) {
@@ -155,7 +155,7 @@ Status OrphanSweep::cut_raw_file(ExtentId extent, ObjectId object) {
   if (!record || record->body.place.extent != extent) return {};
   const uint64_t size_bytes = record->body.size_bytes;
   const auto info = parts_.extents.info(extent, PlaceKind::kRaw);
-  if (!info || info->size_bytes <= size_bytes) return {};  // one that is not there is told of where it is read
+  if (!info || info->size_bytes <= size_bytes) return {};  // a missing file is reported when it is read
   KVC_ASSIGN(const FilePtr file, parts_.extents.open(extent, PlaceKind::kRaw));
   KVC_TRY(file->truncate(size_bytes));
   parts_.extents.note_unsynced(extent, PlaceKind::kRaw, file);
@@ -168,12 +168,12 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {
   if (parts_.orphans.take_extents_due() || list) sweep_extents(dead, list);
 }
 
-// Removes extents of earlier epochs which no record names. `list`: of all epochs that were not looked through before; a start that
-// ended before it came here leaves those of the epoch before it. Else of what the index remembers, but for packs of kept epochs: what it knew of them is dead,
-// what a lost record put into them later may not be.
+// Removes extents of earlier epochs that no record names. `list`: of all epochs not searched before (a start that ended before this point
+// leaves those of the epoch before it). Otherwise only those the index remembers, except packs of kept epochs: the part that the index knew
+// is dead, but a lost record may have put more into them later.
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  std::vector<Leftovers::Extent> left;  // what stays, or could not be removed, is remembered by name
+  std::vector<Leftovers::Extent> left;  // what stays or could not be removed is remembered by name
   bool all = list;
   if (list && nameless_at_start_) nameless = std::move(*nameless_at_start_);
   else if (list) all = list_due(nameless);
@@ -183,8 +183,8 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     else if (auto usage = parts_.index.find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
   }
   if (!nameless.empty()) {
-    // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
-    // all that the index did not name above when it is through with one more request.
+    // Skip extents whose last body was removed since the start: they may still be open, and reclaim() checks that. After one more request,
+    // the committer has reported everything that the index did not name above.
     if (Status status = parts_.sync_point(); !status) return log::warn("extents that an earlier life left: {}", status.error().message);
     for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
     parts_.dead.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
@@ -198,7 +198,7 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     left.push_back({extent, kind});
     left_bytes += allocated_bytes(extent, kind);
   }
-  // The next commit of the index comes after a sync of the directories.
+  // The next index commit comes after a sync of the directories.
   parts_.orphans.extents_swept(std::move(left), all ? std::optional(parts_.identity.epoch - 1) : std::nullopt, left_bytes);
 }
 

@@ -1,6 +1,6 @@
-// What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed any
-// more, dead ranges of packs, and bytes of raw files behind their ends. Looked for after a start that was not clean, or where the life before had to leave some, and
-// remembered in the index for as long as it is not done (space/orphan_notes.h).
+// Finds space that earlier runs left on the volume and no record names: extents that were never journaled, or given up but not removed;
+// dead ranges of packs; and bytes of raw files beyond their ends. It looks after an unclean end, or when the last run had to leave some,
+// and the index remembers that until it is done (space/orphan_notes.h).
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@
 
 namespace kvcachefs {
 
-// A start, then the thread that commits the index: no lock. Blocks on the volume.
+// Used by a start, then by the thread that commits the index: needs no lock. Blocks on the volume.
 class OrphanSweep {
  public:
   struct Parts {
@@ -35,28 +35,28 @@ class OrphanSweep {
     OrphanNotes& orphans;
     Counters& counters;
     Clock& clock;
-    std::function<Status()> sync_point;  // all that is accepted is journaled and synced when it returns
-    bool background;                     // threads may help where a call is a round trip
-    uint32_t kept_epoch;  // 0, or: nothing of it and the epochs before it is removed because no record names it, for records that did may be lost
+    std::function<Status()> sync_point;  // returns once everything accepted is journaled and synced
+    bool background;                     // helper threads may be used where a call is a round trip
+    uint32_t kept_epoch;  // 0, or: nothing up to this epoch is removed for lack of a record, because records may be lost
   };
   explicit OrphanSweep(Parts parts) : parts_(std::move(parts)) {}
 
-  // At a start: what an earlier life left counts in Space from now on until it is swept. One stat for each pack, and for each extent
-  // that no record names. `unclean`: earlier epochs are to be listed for those, whatever the index says.
+  // Call at a start: from now on leftovers of earlier runs count in Space until they are swept. Costs one stat for each pack and for each
+  // extent that no record names. `unclean`: list earlier epochs for such extents, whatever the index says.
   void count(bool unclean);
-  // At a start: raw files that an earlier life made longer than the journal tells are cut to what it tells, or bytes of that life would come
-  // back when one grows. One stat for each.
+  // Call at a start: cuts raw files that are longer than the journal states to the stated length; otherwise bytes of an earlier run would
+  // come back when such a file grows. Costs one stat each.
   void cut_raw_files();
 
-  // There is something that an earlier life may have left, and that was not looked for to its end. Where nothing can be punched what is left
-  // in packs stays until they go as a whole.
+  // True if an earlier run may have left something that was not searched for completely. Where nothing can be punched, leftovers in packs
+  // stay until the packs go as a whole.
   bool is_left() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.packs_unswept(); }
-  // sweep_extents() has something to do, or the index is to be told what was found out.
+  // True if sweep_extents() has something to do, or findings are to be recorded in the index.
   bool is_due() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.changed(); }
-  // After a commit of the index behind which recovery never goes back; `dead` is what the same index point gives back.
+  // Call after a commit of the index that recovery never goes back behind; `dead` is what the same index point gives back.
   void sweep_extents(std::span<const FreedPlace> dead);
-  // A part of the work on packs, so that the caller is never away for long; not before sweep_extents().
-  enum class Packs : uint8_t { kDone, kGoOn, kGaveBack };  // kGaveBack: done, and there is more room on the volume
+  // Does a part of the work on packs, so that the caller is never busy for long; not before sweep_extents().
+  enum class Packs : uint8_t { kDone, kGoOn, kGaveBack };  // kGaveBack: done, and the volume has more room
   Packs sweep_packs();
 
  private:
@@ -75,7 +75,7 @@ class OrphanSweep {
 
   const Parts parts_;
   bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
-  bool pack_sweep_over_ = false;  // this life does not look for dead ranges of packs any more
+  bool pack_sweep_over_ = false;  // this run no longer looks for dead ranges of packs
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // until they are swept
 };

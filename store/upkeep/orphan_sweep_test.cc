@@ -1,4 +1,4 @@
-// What an earlier life left on a volume in memory, and which of it goes.
+// Leftovers of an earlier run on a volume in memory, and which of them are removed.
 #include "store/upkeep/orphan_sweep.h"
 
 #include <gtest/gtest.h>
@@ -81,16 +81,16 @@ TEST_F(OrphanSweepTest, WhatNoRecordNamesCountsUntilItIsRemoved) {
   EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo)) << "once";
 }
 
-// What is known to be dead already is counted there, wherever it lies, and hides nothing that is not.
+// Space already known to be dead is counted there, wherever it lies, and hides no other space.
 TEST_F(OrphanSweepTest, WhatPacksHoldCountsUntilTheyAreSweptWhateverWasKnownToBeDead) {
   OrphanSweep sweep = make_sweep();
   const uint64_t nameless_bytes = extents.info(nameless, PlaceKind::kSolo)->allocated_bytes;
   const uint64_t in_hand_bytes = extents.info(in_hand, PlaceKind::kSolo)->allocated_bytes;
-  dead.add({}, {PlaceKind::kSolo, in_hand, 0, in_hand_bytes});  // a replayed removal: the reclaimer's
+  dead.add({}, {PlaceKind::kSolo, in_hand, 0, in_hand_bytes});  // a replayed removal: the reclaimer handles it
   dead.add({}, {PlaceKind::kPacked, named, 2 * kBlockBytes, 4 * kBlockBytes});
   orphans.doubt_packs();
   sweep.count(/*unclean=*/true);
-  constexpr uint64_t kUnknownBytes = (16 - 1 - 4) * kBlockBytes;  // of the pack: what lives, and what is in hand
+  constexpr uint64_t kUnknownBytes = (16 - 1 - 4) * kBlockBytes;  // of the pack, without live blocks and those in hand
   EXPECT_EQ(space.orphaned_bytes(), nameless_bytes + kUnknownBytes);
   sweep.sweep_extents({});
   EXPECT_FALSE(is_there(nameless, PlaceKind::kSolo));
@@ -139,7 +139,7 @@ TEST_F(OrphanSweepTest, OfEpochsBehindThoseWithLostRecordsWhatNobodyNamesGoes) {
   EXPECT_FALSE(is_there(of_later, PlaceKind::kSolo));
 }
 
-// That all it knew in it was given up says nothing of what a lost record put there later.
+// The index knew only bodies that were given up, but a lost record may have put others there later.
 TEST_F(OrphanSweepTest, APackOfAKeptEpochStaysThoughItWasGivenUp) {
   const ExtentId pack = make(*std::make_unique<Extents>(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 2}, 8), PlaceKind::kPacked);
   Leftovers left;

@@ -75,8 +75,8 @@ Status PackSweep::measure_some() {
   return {};
 }
 
-// Of as many packs as one scan can take. What is live in the committed state, or in somebody's hand at this moment, is all
-// that can be asked for later.
+// Handles as many packs as one scan can take. Only ranges that are live in the committed state, or in hand at this moment, can be used
+// later.
 Status PackSweep::find_gaps() {
   std::unordered_map<ExtentId, std::vector<ByteRange>> taken;
   std::vector<Pack> packs;
@@ -102,7 +102,7 @@ Status PackSweep::find_gaps() {
   in_hand_(take);
   for (const Pack& pack : packs) {
     KVC_ASSIGN(const auto usage, index_.find_extent(pack.id));
-    if (!usage) continue;  // all of it died: it goes as a whole
+    if (!usage) continue;  // all of it died: the pack goes as a whole
     if (live_bytes[pack.id] < usage->live_bytes)
       return fail(Code::kCorrupt, fmt::format("index: {} has {} live bytes, its objects {}", path_of(pack.id),
                                               usage->live_bytes, live_bytes[pack.id]));
@@ -112,7 +112,7 @@ Status PackSweep::find_gaps() {
 }
 
 Status PackSweep::punch_some() {
-  Gaps& gaps = gaps_.back();  // of one pack, to its end if it has not many
+  Gaps& gaps = gaps_.back();  // of one pack, completely if it has few
   auto file = extents_.open_for_punch(gaps.pack.id);
   if (!file && file.error().code == Code::kNotFound) {
     surplus_bytes_ -= gaps.pack.surplus_bytes;

@@ -1,8 +1,8 @@
-// After an unclean end: gives back the blocks of packs that no record names. What a batch freed is known to the daemon that
-// journaled it only; when that died between the commit of the index and the reclaim, nobody else hears of it.
+// After an unclean end: gives back blocks of packs that no record names. Only the daemon that journaled a batch knows what it freed; if
+// that daemon died between the index commit and the reclaim, nothing else reports those blocks.
 //
-// Packs of earlier epochs only: nothing is put into them any more, so what no record names and nobody has in hand stays dead.
-// One stat for each pack; the objects are scanned only if one has more blocks than its bodies need.
+// Looks only at packs of earlier epochs: nothing is added to them, so a range that no record names and nothing else has in hand stays dead.
+// Costs one stat for each pack; the objects are scanned only if a pack has more blocks than its bodies need.
 #pragma once
 
 #include <cstdint>
@@ -20,24 +20,25 @@
 
 namespace kvcachefs {
 
-// Used by the thread that commits the index, after a commit (and checkpoint) behind which recovery never goes back.
+// Used by the thread that commits the index, after a commit (and checkpoint) that recovery never goes back behind.
 class PackSweep {
  public:
-  // Ranges of these packs that are dead, but perhaps in use, and will be given back by somebody else.
+  // Reports dead ranges of these packs that may still be in use and that another class will give back.
   using InHand = std::function<void(const std::function<void(ExtentId, ByteRange)>&)>;
 
   struct Epochs {
     uint32_t after = 0, through = 0;
   };
-  // `epochs`: of the packs it looks at, all before that of `extents`. `threads` that stat packs beside the caller's: on a network volume each is a round trip.
+  // `epochs`: of the packs to look at; all lie before the epoch of `extents`. `threads` stat packs beside the caller: on a network volume
+  // each is a round trip.
   PackSweep(Extents& extents, const Index& index, Epochs epochs, InHand in_hand, unsigned threads);
 
-  // A piece of the work, some tens of milliseconds (a scan of all objects takes longer). False: done. No lock of the store may
-  // be held. May be taken up again after an error, but need not.
+  // Does a piece of the work, some tens of milliseconds (a scan of all objects takes longer). Returns false when done. Call with no lock of
+  // the store held. May be called again after an error, but need not be.
   Result<bool> step();
-  // Every pack was looked at: surplus_bytes() is known.
+  // True once every pack was looked at: surplus_bytes() is known.
   bool measured() const { return listed_ && unmeasured_.empty(); }
-  // Of blocks that no record names and nobody had in hand when the first step was made; as far as they were not given back yet.
+  // Bytes of blocks that no record names and nothing had in hand at the first step, minus those given back since.
   uint64_t surplus_bytes() const { return surplus_bytes_; }
 
   uint64_t packs() const { return packs_swept_; }
@@ -54,7 +55,7 @@ class PackSweep {
   };
   struct Gaps {
     Pack pack;
-    std::vector<ByteRange> ranges;  // to be punched, from the back
+    std::vector<ByteRange> ranges;  // to be punched, last one first
   };
   Status list_packs();
   Status measure_some();

@@ -20,14 +20,14 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
+constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // how often statements are looked through again: the journal may not have taken an answer
 constexpr int64_t kForgetNs = 60'000'000'000;
 constexpr int64_t kCloseNs = 1'000'000'000;
 constexpr uint64_t kFewDescriptors = 256;
-constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
+constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is held for a node whose HEAD stood still for so long: its readers verify checksums
 constexpr int64_t kMeasureNs = 1'000'000'000, kRoomNs = 100'000'000;
 constexpr int64_t kTouchNs = 2'000'000'000;
-constexpr int64_t kAnswerWaitsNs = 100'000'000;        // the same where a commit is under way of which one spoke
+constexpr int64_t kAnswerWaitsNs = 100'000'000;        // the same while a commit is under way that a statement refers to
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
 constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
@@ -71,7 +71,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .replaced = replaced,
                                                 .loaded = [this](const Batch& batch) { take_touches(batch); },
                                                 .pinned = [this](uint32_t ordinal) {
-                                                  tree_->end_leases();  // once a second, for ACKS
+                                                  tree_->end_leases();  // called once a second, for ACKS
                                                   return tree_->still_read(ordinal);
                                                 },
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
@@ -93,7 +93,7 @@ void PeerFollower::start() {
   if (parts_.claim_user != nullptr) claim_thread_ = start_thread("kvc-claim", [this] { run_claim(); });
 }
 
-// Waits for nothing but the claim, which the other thread may be too busy to tell.
+// Serves only the claim, for which the other thread may be too busy.
 void PeerFollower::run_claim() {
   if (parts_.running != nullptr) parts_.running->set_ticked(true);
   while (!stopping_) {
@@ -119,7 +119,7 @@ void PeerFollower::step() {
   if (parts_.clock.monotonic_ns() >= due_ns_) due_ns_ = round();
 }
 
-// Returns when the next one is due.
+// Returns the time when the next round is due.
 int64_t PeerFollower::round() {
   if (parts_.fence != nullptr && !parts_.fence->check_now_and_then() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
   const int64_t due_ns = peers_->round();
@@ -130,7 +130,7 @@ int64_t PeerFollower::round() {
   return std::min(due_ns, look_at_acknowledged());
 }
 
-// Does what follows from what was applied. A refresh is answered after this, so a flush behind it journals all of it.
+// Does what follows from the applied batches. A refresh is answered after this, so a flush after it journals all of it.
 void PeerFollower::settle(bool at_once) {
   for (const ObjectId id : std::exchange(used_elsewhere_, {})) parts_.accesses.used_elsewhere(id);
   answer_again();
@@ -144,14 +144,14 @@ void PeerFollower::settle(bool at_once) {
   parts_.commits.add(std::move(request));
 }
 
-// When that is due again.
+// Returns the time when the next look is due.
 int64_t PeerFollower::look_at_acknowledged() {
   if (!acknowledged_wanted_) return INT64_MAX;
   if (!acknowledged_pause_.may_try(parts_.clock.monotonic_ns())) return acknowledged_pause_.next_try_ns();
   const Acknowledged before = acknowledged(), now_known = read_acknowledged();
   const bool moved = !before || *before != *now_known;
   if (moved) acknowledged_pause_.succeeded();
-  acknowledged_pause_.failed(parts_.clock.monotonic_ns());  // not at once in any case
+  acknowledged_pause_.failed(parts_.clock.monotonic_ns());  // a pause in any case
   if (moved && parts_.acknowledged) parts_.acknowledged();
   return acknowledged_pause_.next_try_ns();
 }
@@ -173,7 +173,7 @@ void PeerFollower::want_acknowledged(bool wanted) {
   wakeup_.wake();
 }
 
-// What this node said of theirs is for them alone to carry out: once it has left the volume nobody says it any more.
+// Only the other nodes can carry out this node's statements about their objects: once this node has left the volume, nothing repeats them.
 FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
   constexpr int64_t kSilentMs = 15'000;  // HEADs move each second
   FollowedByPeers followed;
@@ -214,7 +214,7 @@ void PeerFollower::refresh(StatusCompletion done) {
 
 // --- answers ---
 
-// What a peer said of this node's objects happens here at once; that it was seen is journaled behind the names that went.
+// A peer's statement about this node's objects takes effect here at once; the answer is journaled behind the names that went.
 void PeerFollower::answer(Tree::Write& tree, uint32_t ordinal) {
   const Part* const peer = tree.view().peer(ordinal);
   if (peer == nullptr || !peer->index) return;
@@ -232,8 +232,8 @@ void PeerFollower::answer_again() {
   for (const PeerStatus& peer : peers_->status()) answer(tree, peer.ordinal);
 }
 
-// A file that its node removed takes room for as long as a descriptor of it is open here (on NFS 4, too). Who reads on in one that its node
-// holds opens it again.
+// A removed file takes room as long as a descriptor of it is open here (on NFS 4, too). A reader of a file that its node still holds opens
+// it again.
 void PeerFollower::close_what_went() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - closed_ns_ < kCloseNs) return;
@@ -241,7 +241,7 @@ void PeerFollower::close_what_went() {
   const bool few_descriptors = descriptor_limit() < kFewDescriptors;
   for (const PeerStatus& peer : peers_->status()) {
     const auto extents = peers_->extents_of(peer.ordinal);
-    // Of all nodes together they would be too many, and none would be left for indexes and journals.
+    // The descriptors of all nodes together would be too many, with none left for indexes and journals.
     if (extents && few_descriptors) extents->give_up_descriptor();
     std::vector<ExtentId> ids = extents ? extents->cached_ids() : std::vector<ExtentId>();
     if (ids.empty()) continue;
@@ -258,14 +258,14 @@ void PeerFollower::close_what_went() {
   }
 }
 
-// Not all at once: clients wait for the lock.
+// In pieces, because clients wait for the lock.
 void PeerFollower::drop_left_directories() {
   constexpr size_t kMostAtOnce = 4096;
   if (!std::exchange(names_went_, false)) return;
   names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
 }
 
-// Who has loaded a checkpoint without a statement must have read its answer: it is kept for a minute after that.
+// A node that has loaded a checkpoint without a statement must have read its answer: answers are kept for a minute after that.
 void PeerFollower::forget_answered() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - forgot_ns_ < kForgetNs) return;
@@ -284,7 +284,7 @@ void PeerFollower::forget_answered() {
 
 // --- what is used ---
 
-// An object that is used here alone would look unused to its node. Where there is no room for records, or none are taken, it waits.
+// An object used only here would look unused to its node. Without room for records, or while none are taken, the message waits.
 void PeerFollower::tell_touches() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - touched_ns_ < (touches_->failed ? kTouchAfterFailureNs : kTouchNs) || touches_->on_their_way || !parts_.has_room()) return;
@@ -293,7 +293,7 @@ void PeerFollower::tell_touches() {
   CommitRequest request;
   for (const auto& [ordinal, ids] : parts_.touches.take()) {
     const std::optional<std::string> node = peers_->node_of(ordinal);
-    if (!node) continue;  // it left the volume
+    if (!node) continue;  // that node left the volume
     const auto used_ns = static_cast<int64_t>(parts_.stamps.next().value);
     for (size_t i = 0; i < ids.size(); i += kTouchesOfRecord) {
       TouchRecord touches;
@@ -316,7 +316,7 @@ void PeerFollower::look_for_new_life(uint32_t ordinal, uint32_t epoch) {
   if (std::exchange(known->second, epoch) < epoch && !is_new) begun_anew_.push_back(ordinal);
 }
 
-// Here it counts from now on: clocks of nodes differ, and it was told within seconds. Not while the Tree is locked, for there may be many.
+// The use counts from now: clocks of nodes differ, and it was told within seconds. Not done while the Tree is locked: there may be many.
 void PeerFollower::take_touches(const Batch& batch) {
   for (const Record& record : batch.records) {
     const auto* const said = std::get_if<StatementRecord>(&record);
@@ -350,7 +350,7 @@ void PeerFollower::measure() {
   parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load(), kept_ahead_bytes() > 0);
 }
 
-// Where nothing is evicted, what others store between two rounds finds room kept for it here: nobody gives any up by then.
+// Without eviction, what others store between two rounds needs room kept for its index rows here: no node can give any up by then.
 uint64_t PeerFollower::kept_ahead_bytes() const {
   constexpr uint64_t kMost = 16 * kMiB, kPart = 8;  // of the capacity, all nodes together
   const size_t known = peers_->known();
@@ -359,7 +359,7 @@ uint64_t PeerFollower::kept_ahead_bytes() const {
   return room.evicts ? 0 : std::min(kMost, room.capacity_bytes / kPart / (known + 1));
 }
 
-// They grow, and are made anew, also where nothing is stored here: each second they are looked at.
+// Their indexes grow, and are rebuilt, even if nothing is stored here: so they are measured each second.
 IndexRoom PeerFollower::take_growth(uint64_t growth_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t ahead_bytes = growth_bytes + kept_ahead_bytes();

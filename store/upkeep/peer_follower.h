@@ -1,5 +1,5 @@
-// The other nodes of the volume, for this mount: the thread that follows them (Peers), what their batches change for clients (Tree), and
-// the answers to what they said (Committer). Only where a volume may have several nodes.
+// Follows the other nodes of the volume: runs the thread that reads them (Peers), applies their batches to what clients see (Tree), and
+// journals answers to their statements (Committer). Used only where a volume may have several nodes.
 #pragma once
 
 #include <atomic>
@@ -32,75 +32,77 @@
 
 namespace kvcachefs {
 
-// Thread-safe but for start(), stop() and step(), which the owner calls one at a time. Rounds block on the volume, and take the lock of the Tree alone, a batch of a peer at a time.
+// Thread-safe, except start(), stop() and step(), which the owner calls one at a time. Rounds block on the volume; they take only the
+// Tree's lock, for one batch of a peer at a time.
 class PeerFollower {
  public:
   struct Parts {
     std::shared_ptr<Volume> volume;
     FileIdentity own;
-    std::string directory;  // of indexes of peers, on this machine
+    std::string directory;  // for the indexes of peers, on this machine
     Tree& tree;
     CommitQueue& commits;
     const Clock& clock;
-    std::function<Head()> own_head;  // but for the checkpoint. Any thread
-    std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
-    std::function<uint64_t()> requests;  // of clients, so far
+    std::function<Head()> own_head;  // without the checkpoint. Any thread
+    std::function<void()> acknowledged;  // called when others have followed this node further. On the thread of the rounds
+    std::function<uint64_t()> requests;  // number of clients' requests so far
     NodeFence* fence = nullptr;
-    RecordSpace& own_records;  // of what this node takes on the volume: what it keeps of others is told to it
-    std::function<IndexRoom(uint64_t growth_bytes)> index_room;  // of what was told to come; may be empty: as much as they want
+    RecordSpace& own_records;  // this node's space for records: what it keeps of other nodes is added there
+    std::function<IndexRoom(uint64_t growth_bytes)> index_room;  // claims room for announced growth; may be empty: unlimited
     ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
     RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
-    PeerTouches& touches;      // of what is used here
+    PeerTouches& touches;      // objects used here
     LostNames& lost_names;
     std::function<bool()> has_room;  // for records that nobody waits for
-    AccessListener& accesses;  // told of what others used of this node's
-    std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
+    AccessListener& accesses;  // is told which objects of this node other nodes used
+    std::function<void()> appeared;  // the first peer appeared: the kernel may keep answers given before for too long
   };
   explicit PeerFollower(Parts parts);
   ~PeerFollower() { stop(); }
 
   void start();
-  // Answers what waits. When no thread of this runs any more it keeps what was read, for the next life.
+  // Answers pending calls. Once no thread of this class runs, stores what was read for the next run.
   void stop();
-  // What is due, where no thread runs; the second, only what a claim is wanted for.
+  // Does what is due, where no thread runs; step_if_wanted() only if a claim is wanted.
   void step();
   void step_if_wanted() { if (claim_wanted_.exchange(false)) step(); }
 
-  // The claim of this node on the capacity: as Peers says. The first before start(), the second behind stop(), the last from any thread.
+  // This node's claim on the capacity, as in Peers. Call begin_claim() before start(), end_claim() after stop(), want_room() from any
+  // thread.
   void begin_claim() { peers_->begin_claim(); }
   void end_claim() { peers_->end_claim(); }
   void want_room();
 
-  // Behind stop(), when nobody reads the Tree any more: where the indexes of the peers are on the volume no more of them stays there.
+  // Call after stop(), when no thread reads the Tree any more: trims the indexes of the peers, if they are on the volume, to `most_bytes`.
   void keep_indexes_within(uint64_t most_bytes);
 
-  // What HEAD, on a local volume the indexes of the peers, and ACKS take there, which are written once there is another node. Looks at local files.
+  // Bytes that HEAD, ACKS (written once there is another node) and, on a local volume, the indexes of the peers take. Looks at local files.
   uint64_t bytes_on_volume();
-  // The same, told to Parts::own_records. Any thread.
+  // Tells Parts::own_records the same. Any thread.
   void measure();
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);
-  // Completes once all is seen that peers had published before, or with what kept it from that; on the thread of the rounds.
+  // Completes once everything that peers had published before is seen, or with the error that prevented it; on the thread of the rounds.
   void refresh(StatusCompletion done);
 
-  // How far the others had followed this node when that was read last; null: it was not read yet. Who needs it to move asks for that,
-  // and is told by Parts::acknowledged.
+  // How far the others had followed this node at the last read; null: not read yet. A caller that needs it to move calls
+  // want_acknowledged(), and Parts::acknowledged reports progress.
   using Acknowledged = std::shared_ptr<const Peers::Acknowledged>;
   Acknowledged acknowledged() const;
   void want_acknowledged(bool wanted);
-  // As it is now. Any thread; blocks on the volume.
+  // Reads the current state. Any thread; blocks on the volume.
   Acknowledged read_acknowledged();
 
-  // Whether they need anything yet of what this node gave up before. Any thread; blocks on the volume.
+  // Whether they still need anything that this node gave up before. Any thread; blocks on the volume.
   FollowedByPeers followed_to(JournalPosition position);
 
   // None of these blocks.
-  bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
+  bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while this is not known yet
   std::shared_ptr<Extents> extents_of(uint32_t ordinal) const { return peers_->extents_of(ordinal); }
   std::string node_of(ObjectId id) const;
-  uint32_t generation_of(ObjectId id) const { return peers_->generation_of(id.node_ordinal()); }  // of one that is not this node's
+  uint32_t generation_of(ObjectId id) const { return peers_->generation_of(id.node_ordinal()); }  // of an object of another node
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const { return peers_->successors_of(id); }
   std::vector<PeerStatus> status() const { return peers_->status(); }
   std::string problem() const { return peers_->problem(); }
@@ -125,23 +127,23 @@ class PeerFollower {
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
   struct Touches { std::atomic<bool> on_their_way{false}, failed{false}; };
-  const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // the commit that tells them may end after this
+  const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // shared: the commit that tells them may end after this object
   std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
   std::atomic<uint64_t> growth_bytes_{0};  // of the indexes of peers, at their next commits
   Wakeup wakeup_, claim_wakeup_;
   std::thread thread_, claim_thread_;
 
   // Of the thread of the rounds:
-  bool names_went_ = false;         // of peers, since directories were looked at
-  Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
-  std::vector<Record> to_journal_;  // that something was seen
-  std::vector<ObjectId> used_elsewhere_;  // of this node's
-  std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: which are followed
-  std::vector<uint32_t> begun_anew_;      // ... and who has begun another one
-  std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
+  bool names_went_ = false;         // names of peers, since directories were last looked at
+  Tree::Write* tree_ = nullptr;     // set while Peers has it locked, for its callbacks
+  std::vector<Record> to_journal_;  // answers that something was seen
+  std::vector<ObjectId> used_elsewhere_;  // objects of this node
+  std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: the epochs that are followed
+  std::vector<uint32_t> begun_anew_;      // ... and the nodes that have begun another one
+  std::map<std::string, JournalPosition> answered_;  // by peer: up to where it had answered this node's statements a minute ago
   int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, closed_ns_ = 0, measured_ns_ = 0, room_wanted_ns_ = 0;
-  std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand
-  Backoff acknowledged_pause_;  // longer where nothing moves
+  std::atomic<int64_t> due_ns_{0};  // for stores that are pumped by hand
+  Backoff acknowledged_pause_;  // grows while nothing moves
 
   mutable LeafMutex mutex_;  // a leaf; guards:
   std::optional<HeadCheckpoint> checkpoint_;

@@ -18,7 +18,7 @@ class PeerHoldsTest : public ::testing::Test {
     told.pinned = std::move(pinned);
     told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
   }
-  // Of two nodes, the first of which is behind.
+  // Two nodes, of which the first is behind.
   void tell_of_two(uint64_t behind, uint64_t ahead) {
     Peers::Acknowledged told;
     told.position = {1, 2, behind};
@@ -26,7 +26,7 @@ class PeerHoldsTest : public ::testing::Test {
     told.nodes = {{"fast", {1, 2, ahead}}, {"slow", told.position}};
     told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
   }
-  // As it is read again and again: it is in that epoch of this node.
+  // As read repeatedly: the peer is in that epoch of this node.
   void tell_epoch(uint32_t epoch, std::vector<ObjectId> pinned = {}) {
     Peers::Acknowledged told;
     told.position = {epoch, 0, 0};
@@ -74,7 +74,7 @@ TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
   EXPECT_EQ(holds_.read_bytes(), 4096u);
   EXPECT_TRUE(wanted_);
   tell(200, {ObjectId{3}});
-  known_ = told_;  // as it is read again and again
+  known_ = told_;  // as read repeatedly
   EXPECT_FALSE(holds(place(5, 100)));
   EXPECT_EQ(holds_.read_bytes(), 0u);
 }

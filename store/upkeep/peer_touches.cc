@@ -25,7 +25,7 @@ void PeerTouches::tell_again(uint32_t ordinal) {
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take() {
   const int64_t now_ns = clock_.monotonic_ns();
-  std::unordered_set<ObjectId> forgotten, forgotten_kept;  // after the lock, for requests wait for that
+  std::unordered_set<ObjectId> forgotten, forgotten_kept;  // destroyed after the lock is released, because requests wait for the lock
   std::lock_guard lock(mutex_);
   if (now_ns - begun_ns_ >= kAgainNs) {
     forgotten.swap(noted_[1]);

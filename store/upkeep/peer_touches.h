@@ -1,7 +1,7 @@
-// Which objects of other nodes are used here. Their nodes are told (PeerFollower journals it), for it is they who evict them, and what is read on
-// this node only would look unused there.
+// Collects which objects of other nodes are used here. PeerFollower journals it to tell their nodes, which evict them: an object read only
+// on this node would look unused there.
 //
-// Thread-safe; one leaf mutex. Bounded: what comes beyond the bound is not told, and is told when it is used again later.
+// Thread-safe; one leaf mutex. Bounded: uses beyond the bound are not told; a later use of the same object is.
 #pragma once
 
 #include <array>
@@ -21,14 +21,14 @@ namespace kvcachefs {
 
 class PeerTouches final : public AccessListener {
  public:
-  static constexpr int64_t kAgainNs = 10'000'000'000;  // what was told is told again after once to twice this
-  static constexpr size_t kMost = 1 << 16;             // objects in kAgainNs
+  static constexpr int64_t kAgainNs = 10'000'000'000;  // a use is told again after one to two times this
+  static constexpr size_t kMost = 1 << 16;             // objects told within kAgainNs
   static constexpr int64_t kKeptNs = 3'600'000'000'000;
-  static constexpr size_t kMostKept = 1 << 16;         // of each of two hours; more of them make the hour end
+  static constexpr size_t kMostKept = 1 << 16;         // for each of two hours; more of them end the hour early
 
   explicit PeerTouches(const Clock& clock) : clock_(clock) {}
 
-  // --- told by AccessTracker. Names that are absent and objects of this node are none of its business.
+  // --- told by AccessTracker. Absent names and objects of this node are ignored.
   void probed(uint32_t, ObjectId, std::string_view, ObjectId id, uint64_t) override { note(id); }
   void opened(ObjectId id, uint64_t) override { note(id); }
   void loaded_ahead(ObjectId id) override { note(id); }
@@ -38,10 +38,10 @@ class PeerTouches final : public AccessListener {
   void published(uint32_t, ObjectId, std::string_view, ObjectId, uint64_t) override {}
   void deleted(ObjectId) override {}
 
-  // What is to be told now, by the ordinal of its node, in the order in which it was used first.
+  // Takes what is to be told now, by ordinal of the node, in order of first use.
   std::map<uint32_t, std::vector<ObjectId>> take();
-  // That node has begun anew, and forgotten what it was told (it keeps no uses over its end, and reads no journals that were removed while it was
-  // down): what was used of it within the last hour or two is told once more.
+  // That node has restarted and forgotten what it was told (it keeps no uses over its end, and reads no journals that were removed while it
+  // was down): uses of its objects within the last hour or two are told once more.
   void tell_again(uint32_t ordinal);
 
  private:
@@ -51,9 +51,9 @@ class PeerTouches final : public AccessListener {
   LeafMutex mutex_;  // guards the rest
   std::map<uint32_t, std::vector<ObjectId>> used_;
   std::array<std::unordered_set<ObjectId>, 2> noted_;  // lately, and before that
-  int64_t begun_ns_ = 0;                               // the first of them
+  int64_t begun_ns_ = 0;                               // start of the first set
   std::array<std::unordered_set<ObjectId>, 2> kept_;   // for tell_again(): in this hour, and before that
-  int64_t kept_ns_ = 0;                                // since when the first of them
+  int64_t kept_ns_ = 0;                                // start of the first set
 };
 
 }  // namespace kvcachefs

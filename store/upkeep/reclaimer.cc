@@ -30,12 +30,12 @@ Reclaimer::Outcome Reclaimer::reclaim(std::vector<FreedPlace> dead, const Amount
   std::vector<FreedPlace> kept;
   std::vector<File> files = group(dead, kept, outcome);
   if (can_punch_) outcome.left_bytes = leave_short_ones(files, amount.enough_bytes);
-  // What gives most back comes first: there may be no time for all.
+  // The files that give most back come first: there may be no time for all.
   std::stable_partition(files.begin(), files.end(), [](const File& file) { return file.how == File::How::kRemove; });
   const int64_t now_ns = clock_.monotonic_ns();
   const int64_t until_ns = amount.most_ns > INT64_MAX - now_ns ? INT64_MAX : now_ns + amount.most_ns;
   runner_.run(files.size(), [&](size_t index) {
-    // The first is worked on in any case: so each call gives something back.
+    // The first file is worked on in any case, so each call gives something back.
     if (index == 0 || clock_.monotonic_ns() < until_ns) work_on(files[index], until_ns);
   });
   for (const File& file : files)
@@ -53,7 +53,7 @@ Reclaimer::Outcome Reclaimer::reclaim(std::vector<FreedPlace> dead, const Amount
   return outcome;
 }
 
-// The files with what is dead in them and not needed; what is needed goes to `kept`.
+// Groups dead places that are not needed by file; needed ones go to `kept`.
 std::vector<Reclaimer::File> Reclaimer::group(const std::vector<FreedPlace>& dead, std::vector<FreedPlace>& kept,
                                               Outcome& outcome) const {
   std::vector<File> files;
@@ -91,20 +91,20 @@ void Reclaimer::choose_how(File& file, bool in_use) const {
   const bool is_open = dead_.is_open(file.id);
   const auto usage = index_.find_extent(file.id);
   if (!usage) return void(file.how = File::How::kNotNow);
-  const bool kept = can_punch_ && users_.keeps && users_.keeps(file.id);  // else nothing of it would ever come back
+  const bool kept = can_punch_ && users_.keeps && users_.keeps(file.id);  // otherwise nothing of it would ever come back
   if (!is_open && !kept && (!*usage || (*usage)->live_bytes == 0)) {
-    // What died in it later may be read yet, or is not synced: then it is looked at once more. In this order: what a commit freed
-    // is told before it counts as ended.
+    // A place that died in it later may still be read or not be synced: then check again later. The order of the calls matters: a commit
+    // reports the places it freed before it counts as ended.
     const bool committing = users_.commits();
     const bool read = users_.may_be_read && users_.may_be_read(file.id);
     if (!in_use && !committing && !read && !dead_.mentions(file.id)) return;
     dead_.look_again(file.id);
   }
   file.how = File::How::kPunch;
-  for (Range& range : file.ranges) range.gone = range.bytes() == 0;  // it asked for this look
+  for (Range& range : file.ranges) range.gone = range.bytes() == 0;  // it was there only to ask for this check
 }
 
-// The shortest of the ranges that are to be punched, as far as the others and what is removed come to enough. Returns their bytes.
+// Leaves the shortest ranges unpunched as long as the others and the removed files give back enough. Returns the bytes left.
 uint64_t Reclaimer::leave_short_ones(std::vector<File>& files, uint64_t enough_bytes) {
   std::vector<Range*> punched;
   uint64_t got = 0, left = 0;
@@ -121,7 +121,7 @@ uint64_t Reclaimer::leave_short_ones(std::vector<File>& files, uint64_t enough_b
   return left;
 }
 
-// May run on any thread of the runner; each has files of its own.
+// Runs on any thread of the runner; each works on its own files.
 void Reclaimer::work_on(File& file, int64_t until_ns) const {
   Status status;
   if (file.how == File::How::kRemove) status = remove(file);

@@ -1,9 +1,9 @@
-// Gives dead places back to the backing file system: a pack of which nothing lives, and what was solo or raw, by removing the file,
-// a range of a pack by punching it.
+// Gives dead places back to the backing file system: removes a pack without live bodies, a solo or a raw file; punches ranges of other
+// packs.
 //
-// Each call on a file may take a round trip or wait for a discard of the device, however little it gives back: some milliseconds.
-// So neighbours are punched together, several files at a time, the longest ranges first; and short ones are left where the caller
-// asked for less than there is, for their neighbours may die, and they go with them.
+// Each call on a file may take a round trip or wait for a discard of the device, some milliseconds, however little it gives back. So
+// neighbouring ranges are punched together, several files at a time, the longest ranges first. If the caller asked for less than there is,
+// short ranges are left: their neighbours may die and go in the same call.
 #pragma once
 
 #include <cstdint>
@@ -20,50 +20,50 @@
 
 namespace kvcachefs {
 
-// Used by the keeper's thread alone.
+// Used by the keeper's thread only.
 class Reclaimer {
  public:
-  // What the store knows of who uses a place. Both may be asked for any place, from the keeper's thread.
+  // Tells which users a place has. Each may be asked for any place, from the keeper's thread.
   struct Users {
-    std::function<bool(const FreedPlace&)> needs;  // an object reads from there still; once false it stays false
-    std::function<bool()> commits;                 // batches are under way, whose dead places DeadSpace does not know yet
+    std::function<bool(const FreedPlace&)> needs;  // an object still reads from there; once false it stays false
+    std::function<bool()> commits;                 // batches are under way whose dead places DeadSpace does not know yet
     std::function<bool(const FreedPlace&)> held = {};  // for other nodes, which may not know yet that it was given up. May be empty
-    std::function<bool(ExtentId)> may_be_read = {};    // other nodes may read there what an earlier life gave up. May be empty
+    std::function<bool(ExtentId)> may_be_read = {};    // other nodes may still read what an earlier run gave up there. May be empty
     std::function<bool(ExtentId)> keeps = {};          // a lost record may name more in the pack: it never goes as a whole. May be empty
   };
   struct Amount {
-    uint64_t enough_bytes = UINT64_MAX;  // ranges are punched until so much came back; what is removed as a whole is
-    int64_t most_ns = INT64_MAX;         // then what was not begun is left; something is done in any case
+    uint64_t enough_bytes = UINT64_MAX;  // punch ranges until this much came back; whole files are removed in any case
+    int64_t most_ns = INT64_MAX;         // after that, work not begun is left; something is done in any case
   };
   struct Outcome {
     bool cut_short = false;     // by most_ns
-    uint64_t needed_bytes = 0;  // are dead, and read still
-    uint64_t held_bytes = 0;    // are dead, and held for other nodes
+    uint64_t needed_bytes = 0;  // dead, but still read
+    uint64_t held_bytes = 0;    // dead, but held for other nodes
     size_t held_places = 0;
-    uint64_t left_bytes = 0;    // were more than enough
+    uint64_t left_bytes = 0;    // more than was asked for
     uint64_t punched = 0, punched_bytes = 0;
   };
-  // `threads` punch and remove beside the caller. `can_punch`: of the volume; else ranges come back with the whole pack.
+  // `threads` punch and remove beside the caller. `can_punch`: the volume can; otherwise ranges come back with the whole pack.
   Reclaimer(DeadSpace& dead, Extents& extents, const Index& index, Counters& counters, Clock& clock, Users users, bool can_punch,
             unsigned threads);
 
-  // Of places whose records are synced (invariant 6), as DeadSpace::take() gave them. What is not given back goes to
-  // DeadSpace::settle(). Blocks on the volume; no lock of the store may be held.
+  // Gives back places whose records are synced (invariant 6), as taken by DeadSpace::take(). The rest goes to DeadSpace::settle(). Blocks
+  // on the volume; call with no lock of the store held.
   Outcome reclaim(std::vector<FreedPlace> dead, const Amount& amount);
 
  private:
   struct Range {
-    size_t first = 0, count = 0;  // of the dead places, which lie one behind the other
+    size_t first = 0, count = 0;  // adjacent dead places, by index
     uint64_t begin = 0, end = 0;
     bool left = false;  // for a later call
     bool gone = false;
     uint64_t bytes() const { return end - begin; }
   };
-  struct File {  // worked on by one thread
+  struct File {  // each file is worked on by one thread
     ExtentId id;
     PlaceKind kind = PlaceKind::kNone;
     enum class How : uint8_t { kNotNow, kPunch, kRemove } how = How::kNotNow;
-    std::vector<Range> ranges;  // of a file that is removed: what counts as gone with it
+    std::vector<Range> ranges;  // for a removed file: the places that go with it
   };
   std::vector<File> group(const std::vector<FreedPlace>& dead, std::vector<FreedPlace>& kept, Outcome& outcome) const;
   void choose_how(File& file, bool in_use) const;

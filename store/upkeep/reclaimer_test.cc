@@ -20,7 +20,7 @@ constexpr uint64_t kBody = 64 * kKiB;
 
 class ReclaimerTest : public ::testing::Test {
  protected:
-  // A pack with live bodies, as the index knows it, whose bodies 0, 1, 2 ... lie one behind the other.
+  // A pack with live bodies that the index knows; its bodies 0, 1, 2 ... lie one behind the other.
   ExtentId make_pack(uint64_t live_bytes) {
     auto made = extents_.make(PlaceKind::kPacked);
     EXPECT_TRUE(made);

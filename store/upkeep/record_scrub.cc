@@ -31,8 +31,8 @@ RecordScrub::Read RecordScrub::run(const std::function<bool()>& goes_on) const {
 }
 
 Result<std::string> RecordScrub::read_once(const std::function<bool()>& goes_on, uint64_t& bytes) const {
-  const Stamp reaches = parts_.index.stamp();  // before anything is read: the journals go on
-  constexpr uint64_t kRecordBytes = 64;        // about, of a checkpoint
+  const Stamp reaches = parts_.index.stamp();  // before anything is read: the journals grow meanwhile
+  constexpr uint64_t kRecordBytes = 64;        // estimate of a checkpoint's record
   const auto ask = [&goes_on]() -> Status { return goes_on() ? Status() : fail(Code::kCanceled, "not now"); };
   std::vector<std::string> problems;
   JournalPosition from;
@@ -57,7 +57,7 @@ Result<std::string> RecordScrub::read_once(const std::function<bool()>& goes_on,
     return ask();
   };
   KVC_ASSIGN(const ReplayStatistics read, replay_journals(parts_.volume, parts_.identity, from, take));
-  // A torn end is no damage where nothing is behind it that the index has.
+  // A torn end is no damage if the index has nothing beyond it.
   if (!problems.empty()) return problems.front();
   if (read.damaged_files > 0 && !read.problems.empty()) return read.problems.front();
   if (last >= reaches) return std::string();

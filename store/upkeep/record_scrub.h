@@ -1,8 +1,8 @@
-// Reads this node's records on the volume again, the newest checkpoint and the journals behind it, as a start without an index would. What has
-// rotted there nobody here misses while the index is whole; but another node that reads this one's part from the beginning does, and so would a
-// start whose index is lost. While the index has it all, a new checkpoint mends that.
+// Reads this node's records on the volume again, the newest checkpoint and the journals behind it, as a start without an index would. While
+// the index is whole, nothing on this node notices rot there; but another node that reads this node's part from the beginning would, and so
+// would a start whose index is lost. While the index has everything, a new checkpoint mends it.
 //
-// No state. By any thread, no lock held; blocks on the volume.
+// Has no state. Any thread, with no lock held; blocks on the volume.
 #pragma once
 
 #include <cstdint>
@@ -29,15 +29,15 @@ class RecordScrub {
   };
   explicit RecordScrub(Parts parts) : parts_(std::move(parts)) {}
 
-  // A problem, with file and offset; empty: none. `goes_on` is asked often; false ends it with kCanceled. Other errors: the volume did not answer, and
-  // nothing is known. What is written meanwhile is not taken for damage: what is found has to be found twice, with no checkpoint written in between.
-  // `bytes`: that were read are added.
+  // Returns a problem with file and offset; empty: none. `goes_on` is asked often; if it returns false the call ends with kCanceled. Other
+  // errors: the volume did not answer, and nothing is known. Concurrent writes are not taken for damage: a problem has to be found twice,
+  // with no checkpoint written in between. Adds the bytes read to `bytes`.
   Result<std::string> verify(const std::function<bool()>& goes_on, uint64_t& bytes) const;
   struct Read {
     uint64_t bytes = 0;
-    bool all = true;  // false: it is to be tried another time
+    bool all = true;  // false: try again another time
   };
-  // The same; what is found is told, counted and mended.
+  // The same; a problem is logged, counted and mended.
   Read run(const std::function<bool()>& goes_on) const;
 
  private:

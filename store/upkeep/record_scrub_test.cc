@@ -33,7 +33,7 @@ class RecordScrubTest : public CommitFixture {
   uint64_t size_of(const std::string& path) { return volume->info(path)->size_bytes; }
 
   int wanted = 0;
-  uint64_t bytes = 0;  // of verify()
+  uint64_t bytes = 0;  // from verify()
   RecordScrub scrub{{*volume, identity, index, counters, [this] { ++wanted; }}};
 
  private:
@@ -55,7 +55,7 @@ TEST_F(RecordScrubTest, WhatIsWholeIsWhole) {
   EXPECT_EQ(wanted, 0);
 }
 
-// Nothing synced is behind it, so a start would take it for what a power loss leaves; the index knows better.
+// No synced record follows, so a start would take it for the effect of a power loss; the index knows better.
 TEST_F(RecordScrubTest, AFlippedByteInAJournalIsFound) {
   put_some(20);
   ASSERT_TRUE(sim->corrupt(journal_of(0), size_of(journal_of(0)) / 2, std::byte{1}));
@@ -85,7 +85,7 @@ TEST_F(RecordScrubTest, AFlippedByteInTheCheckpointIsFound) {
   EXPECT_NE(verify().find(path), std::string::npos) << verify();
 }
 
-// What is torn behind what the index has is being written, or never was.
+// A torn record beyond the end that the index has is being written, or was never completed.
 TEST_F(RecordScrubTest, ATornEndIsNoDamage) {
   put_some(5);
   const Stamp before = index.newest;

@@ -1,6 +1,6 @@
-// When something is evicted because the volume takes nothing although it tells of room. That helps where it is of a quota, or of inodes that there
-// are none; not where something below the file system is full (a thin device, a sparse image) or broken. So it is tried: as long as less was
-// written since than half of what went, the next try comes after a pause, each time twice as long.
+// Decides when to evict although the volume reports free space and yet refuses writes. Eviction helps if a quota or the inodes are used up;
+// it does not if something below the file system is full (a thin device, a sparse image) or broken. So it is tried: while less than half of
+// the evicted bytes were written since, the next try comes after a pause that doubles each time.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kvcachefs {
 
-// One thread. `written_bytes`: to the volume, since the start.
+// Used by one thread. `written_bytes`: to the volume, since the start.
 class RefusedEviction {
  public:
   bool may_try(int64_t now_ns, uint64_t written_bytes) {

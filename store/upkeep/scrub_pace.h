@@ -1,4 +1,4 @@
-// When chunks are read again to verify them, and how much of them at a time. A value, without a clock or threads of its own.
+// Decides when chunks are read again to verify them, and how many bytes at a time. A value without a clock or threads of its own.
 #pragma once
 
 #include <algorithm>
@@ -9,17 +9,17 @@ namespace kvcachefs {
 class ScrubPace {
  public:
   static constexpr int64_t kPassEveryNs = int64_t{7} * 24 * 3600 * 1'000'000'000;
-  // Bytes a second of a pass that was asked for while none would be made by itself.
+  // Bytes a second for a requested pass while automatic passes are off.
   static constexpr uint64_t kAskedRate = uint64_t{64} << 20;
 
-  // 0: no pass by itself.
+  // 0: no automatic passes.
   void set_rate(uint64_t bytes_per_second) { rate_ = bytes_per_second; }
-  // By the realtime clock; `ended_ns`: of the last whole pass, 0 for none. A clock that went back makes it due as well.
+  // On the realtime clock; `ended_ns`: end of the last whole pass, 0 for none. A clock that went back also makes a pass due.
   bool is_due(int64_t now_ns, int64_t ended_ns) const {
     return rate_ > 0 && (ended_ns == 0 || now_ns < ended_ns || now_ns - ended_ns >= kPassEveryNs);
   }
-  // A moment of the monotonic clock, and a count that grows with the requests of clients. Time in which there were any gives
-  // nothing, but to a pass that was asked for; nor does time beyond a second.
+  // Takes the monotonic time and a count that grows with clients' requests. A period with requests earns no credit, except for a requested
+  // pass; nor does time beyond a second.
   void advance(int64_t now_ns, uint64_t requests, bool asked) {
     constexpr int64_t kMostNs = 1'000'000'000;
     const int64_t since_ns = begun_ ? std::clamp<int64_t>(now_ns - seen_ns_, 0, kMostNs) : 0;

@@ -51,7 +51,7 @@ Scrubber::Counts Scrubber::counts() const {
   return counts_;
 }
 
-// mutex_ is held.
+// Caller holds mutex_.
 void Scrubber::begin(bool asked) {
   all_ = asked;
   records_due_ = true;
@@ -102,7 +102,7 @@ void Scrubber::tick() {
   }
 }
 
-// At once, whatever the pace: what it took is made up for behind it. `requests`: of clients, when there were none.
+// Runs at once, whatever the pace: later reads make up for it. `requests`: the clients' request count when they were idle.
 void Scrubber::verify_records(uint64_t requests) {
   const auto goes_on = [&] { return !stopping_ && (all_ || parts_.requests() == requests); };
   const RecordScrub::Read read = parts_.verify_records ? parts_.verify_records(goes_on) : RecordScrub::Read();
@@ -113,12 +113,12 @@ void Scrubber::verify_records(uint64_t requests) {
   pace_.took(read.bytes);
 }
 
-// False: the pass is over, or cannot go on now.
+// Returns false if the pass is over, or cannot go on now.
 bool Scrubber::next_body() {
   constexpr size_t kPage = 256;
   if (page_at_ == page_.size()) {
     auto page = parts_.index.objects_after(mark_.after, kPage);
-    if (!page) return false;  // the index is mended by others
+    if (!page) return false;  // another thread repairs the index
     page_ = std::move(*page);
     page_at_ = 0;
     if (page_.empty()) {
@@ -132,7 +132,7 @@ bool Scrubber::next_body() {
     current_ = Current{.id = id, .stored = stored_snapshot(std::move((*record)->body))};
   mark_.after = id;
   std::lock_guard lock(mutex_);
-  pace_.took(kBlockBytes);  // of its row
+  pace_.took(kBlockBytes);  // for its row
   return true;
 }
 
@@ -159,7 +159,7 @@ void Scrubber::verify_unit() {
   if (!block || last) current_.reset();
 }
 
-// What was replaced, moved or removed meanwhile says nothing: its range may have been given back.
+// Ignores bodies replaced, moved or removed meanwhile: their ranges may have been given back.
 void Scrubber::found_bad(const Current& current, const Error& error) {
   const Body& body = current.stored.base;
   const auto now = parts_.index.find_object(current.id);

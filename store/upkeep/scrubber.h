@@ -1,5 +1,5 @@
-// Reads chunks on the volume again while nobody uses the mount, each against its checksums, so that rot is found, and its chunk
-// recomputed, before it costs a request. A pass over all bodies, by id, goes on over restarts where it stopped.
+// While no client uses the mount, reads chunks on the volume again and verifies their checksums, so that rot is found, and the chunk
+// recomputed, before a request needs it. A pass goes over all bodies by id and continues after a restart where it stopped.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace kvcachefs {
 
-// begin_now(), set_rate() and counts() may be called by any thread. mutex_ is a leaf.
+// Any thread may call begin_now(), set_rate() and counts(). mutex_ is a leaf.
 class Scrubber {
  public:
   struct Parts {
@@ -34,26 +34,26 @@ class Scrubber {
     Counters& counters;
     Clock& clock;
     BodyReader::Memory memory;
-    std::function<uint64_t()> requests;  // of clients, so far
-    // Once in a pass (RecordScrub). May be empty.
+    std::function<uint64_t()> requests;  // number of clients' requests so far
+    // Called once in a pass (RecordScrub). May be empty.
     std::function<RecordScrub::Read(const std::function<bool()>& goes_on)> verify_records = {};
   };
   explicit Scrubber(Parts parts);
   ~Scrubber() { stop(); }
 
   void start();  // a thread (kvc-scrubber) that ticks once a second
-  void stop();   // ends it; a tick under way ends with the unit that is being read
+  void stop();   // ends the thread; a tick under way ends with the unit it is reading
 
   void set_rate(uint64_t bytes_per_second);
-  // A pass from the beginning, also over what was written lately, and beside requests. Until it ended or the mount did.
+  // Starts a pass from the beginning that includes recently written bodies and runs beside requests, until it or the mount ends.
   void begin_now();
-  // Verifies as much as there is time for since the last call. By one thread, with no lock held; blocks on the volume.
+  // Verifies as much as the time since the last call allows. One thread, with no lock held; blocks on the volume.
   void tick();
 
   struct Counts {
     bool running = false;
-    int64_t last_ended_ns = 0;  // of a whole pass; 0: none yet
-    uint64_t passes = 0, bodies = 0, bytes = 0;  // in this life
+    int64_t last_ended_ns = 0;  // end of the last whole pass; 0: none yet
+    uint64_t passes = 0, bodies = 0, bytes = 0;  // in this run
     uint64_t damaged = 0;      // now in quarantine
     uint64_t unreadable = 0;   // the volume did not answer: looked at again in the next pass
   };
@@ -81,13 +81,13 @@ class Scrubber {
   std::thread thread_;
   mutable LeafMutex mutex_;  // guards these three
   ScrubPace pace_;
-  bool asked_ = false;  // begin_now() was called, and no tick since
+  bool asked_ = false;  // begin_now() was called and no tick has run since
   Counts counts_;
   // of the thread that ticks
   ScrubMark mark_;
-  bool all_ = false;  // the pass was asked for
+  bool all_ = false;  // a requested pass
   bool records_due_ = true;
-  Backoff records_pause_{1'000'000'000, 3600'000'000'000};  // they have to be read in one go, and clients came
+  Backoff records_pause_{1'000'000'000, 3600'000'000'000};  // used when clients' requests interrupt the reading, which has to be done in one go
   std::vector<ObjectId> page_;
   size_t page_at_ = 0;
   std::optional<Current> current_;

@@ -29,7 +29,7 @@ class ScrubberTest : public LoadFixture {
       scrubber.tick();
     }
   }
-  // As a mount does: the first tick only looks at the clock.
+  // As a mount does: the first tick only reads the clock.
   void begin(Scrubber& scrubber, uint64_t rate = 64 * kMiB) {
     scrubber.set_rate(rate);
     scrubber.tick();
@@ -132,7 +132,7 @@ TEST_F(ScrubberTest, RecordsAreVerifiedOnceInAPassAndWhatThatTookIsMadeUpFor) {
   EXPECT_EQ(scrubber.counts().passes, 2u);
 }
 
-// It would keep all else back, and read the volume in vain.
+// Otherwise it would block the other work, and read the volume for nothing.
 TEST_F(ScrubberTest, RecordsThatCannotBeReadInOneGoAreTriedMoreAndMoreSeldom) {
   put_body(64 * kMiB, PlaceKind::kSolo);
   int calls = 0;

@@ -8,13 +8,13 @@ namespace kvcachefs {
 
 namespace {
 constexpr int64_t kSecondNs = 1'000'000'000;
-constexpr int64_t kRatedNs = kSecondNs / 4;     // over which the rate of writing is taken, at least
-constexpr int64_t kAgedNs = 2 * kSecondNs;      // how old what is known of ages may be
-constexpr int64_t kShareNs = kSecondNs * 9 / 10;  // before that the others have not read of what was evicted last
-constexpr int64_t kWaitedNs = 3 * kSecondNs;    // a wait so long ago counts as one now
+constexpr int64_t kRatedNs = kSecondNs / 4;     // the least time over which the rate of writing is measured
+constexpr int64_t kAgedNs = 2 * kSecondNs;      // how old the known ages may be
+constexpr int64_t kShareNs = kSecondNs * 9 / 10;  // before that, the others have not read of the last evictions
+constexpr int64_t kWaitedNs = 3 * kSecondNs;    // a wait this long ago still counts as a present one
 constexpr int64_t kLookedNs = kSecondNs;        // until the claim was looked at for a call
-constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made room for it
-constexpr int64_t kLapsedPatienceNs = 10 * kSecondNs;  // until the claim can be told again
+constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made room for a call
+constexpr int64_t kLapsedPatienceNs = 10 * kSecondNs;  // until the claim can be renewed
 constexpr int64_t kImpatientNs = 10 * kSecondNs;
 }  // namespace
 
@@ -49,9 +49,9 @@ OwnFigures SharedCapacity::figures(bool alone) {
   own.evicts = parts_.evictor.may_evict();
   own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
   const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
-  // What calls lacked that were refused since nobody lacks.
+  // Without waiters: only what the calls lacked that were refused since the last look.
   lacking_bytes_ = parts_.waiters.count() > 0 ? std::max(lacking_bytes_, lacking_bytes) : lacking_bytes;
-  // Whether that was enough is told by the next try. Where something is evicted more comes back all the time.
+  // The next try shows whether that was enough. Where this node evicts, space comes back all the time, which proves nothing.
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes.load(std::memory_order_relaxed);
   if (raises_ != lacking_at_raise_ || (reclaimed != lacking_at_reclaimed_ && !own.evicts)) lacking_bytes_ = lacking_bytes;
   lacking_at_raise_ = raises_;
@@ -100,7 +100,7 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
   }
   shared_ = !alone;
   parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, alone ? plan.claimable_bytes : 0);
-  // Where there is nothing to be claimed the next second is soon enough.
+  // If there is nothing to claim, the next second is soon enough.
   parts_.space.tell_claim_below(plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
   steps_.fetch_add(1);
   if (share || awaited_) parts_.make_room();
@@ -108,10 +108,11 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
 
 // --- any thread ---
 
-// A node that is alone, and has not claimed all, waits for nobody but its volume. What is left to newcomers it claims where nothing can be evicted.
+// A node that is alone and has not claimed everything waits only for its volume. Where nothing can be evicted it also claims the newcomers'
+// part.
 bool SharedCapacity::claims_more() const {
   if (parts_.space.claim_has_lapsed()) return true;
-  if (parts_.space.room_bytes() >= parts_.space.free_bytes()) return false;  // it is the file system that has no more
+  if (parts_.space.room_bytes() >= parts_.space.free_bytes()) return false;  // it is the file system that is full
   const ClaimPlan plan = this->plan();
   return !is_shared() && parts_.space.claim_bytes() < (parts_.evictor.may_evict() ? plan.claimable_bytes : plan.capacity_bytes);
 }
@@ -132,14 +133,14 @@ ClaimPlan SharedCapacity::plan() const {
 
 IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
   const ClaimPlan plan = this->plan();
-  // One that stores nothing claims nothing: it holds what it uses.
+  // A mount that stores nothing claims no more than it uses.
   const uint64_t claimed_bytes = parts_.grows ? less_bytes(parts_.space.claim_bytes(), parts_.space.used_bytes()) : UINT64_MAX;
   return {.claimed_bytes = std::min(growth_bytes, claimed_bytes),
           .capacity_bytes = plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes,
           .is_short = plan.is_short,
           .may_get_more = may_get_room(),
           .evicts = parts_.evictor.on(),
-          // What it lacks is not told as what a call does: nothing is to be evicted for that.
+          // A lack here is not reported like a call's: nothing is to be evicted for it.
           .reserve = [&space = parts_.space](uint64_t bytes) { return space.room_bytes() >= bytes && space.try_reserve(bytes); },
           .release = [&space = parts_.space](uint64_t bytes) { space.release(bytes); }};
 }
@@ -184,11 +185,11 @@ SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
     return Room::kNone;
   }
   if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
-  if (!is_shared()) return end_with(Room::kOwn);  // it was looked at, and that is all
+  if (!is_shared()) return end_with(Room::kOwn);  // the claim was looked at; nothing more can come
   const ClaimPlan plan = this->plan();
-  // The plan is told before the claim is raised by it, which the others have to be asked about: milliseconds.
+  // The plan is set before the claim is raised to it, because the others have to be asked: milliseconds.
   const bool is_being_raised = plan.target_bytes > parts_.space.claim_bytes();
-  // What is among the oldest of all is here, too; or nobody else has anything to give.
+  // Either this node has some of the oldest chunks itself, or no other node has anything to give.
   if (plan.evict_bytes > 0 || !(may_get_room() || is_being_raised) || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);
   return Room::kAwaited;
 }

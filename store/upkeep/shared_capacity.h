@@ -1,7 +1,8 @@
-// The capacity of a volume that several nodes share, for this one: Space is held to the claim that ClaimHolder has, and what is to be evicted
-// for all nodes together, or can be waited for, is told to those who make room.
+// This node's part of a capacity that several nodes share. Holds Space to the claim of ClaimHolder, and tells the code that makes room how
+// much to evict for all nodes together and whether room is worth waiting for.
 //
-// Thread-safe. What ClaimUser says is called by the thread that follows the peers, the rest by the keeper's, where no other is named.
+// Thread-safe. The thread that follows the peers calls the methods of ClaimUser; the keeper's thread calls the rest, unless stated
+// otherwise.
 #pragma once
 
 #include <atomic>
@@ -30,10 +31,10 @@ class SharedCapacity final : public ClaimUser {
     const Counters& counters;
     const LiveOptions& options;
     const Clock& clock;
-    const Clock& running;              // by which calls wait (base/running_clock.h)
-    std::function<void()> want_claim;  // the thread of the peers looks at the claim. Any lock may be held
-    std::function<void()> make_room;   // the keeper begins a step
-    bool grows = true;  // false: nothing is stored (read-only, put in order by gc, or tended: that may evict): nothing is claimed ahead, and others do not go by its options
+    const Clock& running;              // the clock by which calls wait (base/running_clock.h)
+    std::function<void()> want_claim;  // makes the thread of the peers look at the claim. Any lock may be held
+    std::function<void()> make_room;   // makes the keeper begin a step
+    bool grows = true;  // false: stores nothing (read-only, gc, or tended, which may evict): claims nothing ahead; others ignore its options
   };
   explicit SharedCapacity(Parts parts);
 
@@ -44,29 +45,29 @@ class SharedCapacity final : public ClaimUser {
   void hold_until(int64_t boot_ns) override;
   void follow(const ClaimPlan& plan, bool alone) override;
 
-  // Other nodes are known. Any thread.
+  // True if other nodes are known. Any thread.
   bool is_shared() const { return shared_.load(std::memory_order_relaxed); }
-  // A call that finds no room may get some, although this node can make none: its claim is raised, or the others make room. Any thread.
+  // True if a call without room may get some that this node cannot make: its claim may be raised, or others make room. Any thread.
   bool may_get_room() const;
-  // ... the second of these, or the volume is waited for.
+  // ... others may make room, or the volume is waited for.
   bool others_may_make_room() const { return (is_shared() || parts_.space.claim_has_lapsed()) && may_get_room(); }
   ClaimPlan plan() const;
-  // `growth_bytes` of what was told to come are of indexes of peers. Any thread.
+  // Room for `growth_bytes` by which the indexes of peers are expected to grow. Any thread.
   IndexRoom index_room(uint64_t growth_bytes) const;
 
-  // Space came back: where others lack it, it is given up now, and not a second later.
+  // Space came back: if others lack it, this node gives it up now instead of a second later.
   void gave_back() { if (parts_.space.claim_sinks()) parts_.want_claim(); }
-  // What this node is to evict now for all together; once. It is told anew a second later.
+  // Takes the bytes that this node is to evict now for all nodes together; returned once. It is set again a second later.
   uint64_t take_share();
-  // For calls that wait for room.
+  // Answers for calls that wait for room.
   enum class Room : uint8_t {
-    kClaimed,  // there is more of it than when they began
-    kAwaited,  // there may be in a moment: make_room is called then, and nothing is to be evicted meanwhile
-    kOwn,      // nothing but what this node makes
-    kNone,     // the claim has lapsed and could not be told anew for long: what this node makes is of no use to them
+    kClaimed,  // there is more room than when they began
+    kAwaited,  // there may be room in a moment: make_room is called then; evict nothing meanwhile
+    kOwn,      // there is only the room that this node makes
+    kNone,     // the claim has lapsed and could not be renewed for long: room made here does not help them
   };
-  void stop_waiting();  // they wait no more, for another reason than this
-  // Calls have waited for long enough for what others were to give: until something of that changes, or for a while, none waits for it.
+  void stop_waiting();  // the calls stopped waiting for another reason
+  // Calls have waited long enough for room from others: until that state changes, or for a while, no call waits for it.
   void lose_patience();
   Room look_for_room(bool goes_on);  // `goes_on`: the same calls wait as the last time
 

@@ -87,7 +87,7 @@ TEST_F(SharedCapacityTest, WhereTheFileSystemIsFullNoClaimHelps) {
 
 TEST_F(SharedCapacityTest, CallsWaitWhileTheClaimHasLapsed) {
   shared_.follow(plan(kMiB, false), false);
-  shared_.hold_until(1);  // of the first second of this machine
+  shared_.hold_until(1);  // within the first second after this machine booted
   EXPECT_TRUE(shared_.may_get_room());
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
   clock_.advance_ns(9 * kSecondNs);
@@ -134,11 +134,11 @@ TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
   EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited);
   clock_.advance_ns(3 * kSecondNs);
   EXPECT_EQ(shared_.look_for_room(true), Room::kOwn);
-  // What is among the oldest is here.
+  // Some of the oldest chunks are here.
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
   shared_.follow(plan(kMiB), false);
   EXPECT_EQ(shared_.look_for_room(true), Room::kOwn);
-  // Nobody has anything.
+  // No node has anything to give.
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
   shared_.follow(plan(0, false), false);
   EXPECT_EQ(shared_.look_for_room(true), Room::kOwn);
@@ -156,7 +156,7 @@ TEST_F(SharedCapacityTest, ARaiseThatIsUnderWayIsWaitedFor) {
   EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited);
   shared_.raise_claim(little.target_bytes);
   EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
-  // One that does not come is not waited for without end.
+  // A raise that does not come is not waited for without end.
   little.target_bytes += 4096;
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
   shared_.follow(little, false);

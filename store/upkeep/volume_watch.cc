@@ -14,8 +14,8 @@
 namespace kvcachefs {
 
 uint64_t VolumeWatch::reserve_bytes(const SpaceInfo& backing) const {
-  constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch is half of it at most
-  constexpr uint64_t kSmallPart = 256;           // of the file system, and a quarter of it of the capacity
+  constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch takes half of it at most
+  constexpr uint64_t kSmallPart = 256;           // of the file system, and a quarter of this of the capacity
   const uint64_t small = std::min(backing.total_bytes / kSmallPart, parts_.space.limit_bytes() / (kSmallPart / 4));
   return std::min(kReserveBytes, small - small % kBlockBytes);
 }
@@ -40,7 +40,7 @@ void VolumeWatch::refill_reserve() {
   keep_reserve_within(bytes);
   const uint64_t held = parts_.reserve.held_bytes();
   const uint64_t lacks = bytes - std::min(bytes, held);
-  if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the capacity holds for it as well
+  if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the reserve counts against the capacity
   if (Status refilled = parts_.reserve.refill(bytes, backing->available_bytes); !refilled)
     log::warn("room for the journal could not be kept: {}", refilled.error().message);
   parts_.checkpointer.measure_overhead();
@@ -63,16 +63,16 @@ void VolumeWatch::measure() {
   if (!backing) return;
   follow_size(*backing);
   parts_.space.set_backing(*backing);
-  // There is more than before: what was refused may be taken now.
+  // There is more space than before: refused writes may succeed now.
   if (backing->available_bytes > seen_.available_bytes || backing->available_files > seen_.available_files)
     parts_.refusals.try_soon();
   seen_ = *backing;
-  // The bulk lane tries again, or finds that nothing is left to try with.
+  // The bulk lane tries again, or finds nothing left to try with.
   if (parts_.refusals.is_failing()) parts_.dirty.wake(true);
   keep_spare_files(*backing);
 }
 
-// Its files that are open can be read and written still where its directories were removed, but nothing of that is kept.
+// Open files can still be read and written after their directories were removed, but none of that is kept.
 void VolumeWatch::look_for_volume() {
   const auto found = parts_.volume.info(epoch_directory(parts_.identity.node, parts_.identity.epoch));
   const bool gone = found ? !found->is_directory : is_not_there(found.error());
@@ -90,16 +90,16 @@ void VolumeWatch::look_for_volume() {
     parts_.refusals.set_gone({});
   }
   parts_.health.report(Health::Of::kVolume, status);
-  parts_.dirty.wake(true);  // those who wait for what cannot come hear of it
+  parts_.dirty.wake(true);  // calls that wait for the impossible get an error
 }
 
-// What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.
+// An option given as a percentage follows the file system's current size: disks are enlarged while they are mounted.
 void VolumeWatch::follow_size(const SpaceInfo& backing) {
   if (backing.total_bytes == seen_.total_bytes) return;
   if (parts_.options.follow(parts_.defaults(backing))) parts_.space.hope();
 }
 
-// Others may take the last inodes, or this process may run into its limit of descriptors, at any time.
+// Others may take the last inodes, and this process may reach its descriptor limit, at any time.
 void VolumeWatch::keep_spare_files(const SpaceInfo& backing) {
   constexpr size_t kSpares = 2;  // a pack for each lane
   constexpr uint64_t kFewFiles = 500'000, kFewDescriptors = 8192;
@@ -118,7 +118,7 @@ void VolumeWatch::measure_all() {
   parts_.checkpointer.measure_overhead();
   measure();
   std::vector<ExtentId> raw;
-  parts_.dead.for_each([&](const FreedPlace& freed) {  // those who have them open may write to them still
+  parts_.dead.for_each([&](const FreedPlace& freed) {  // clients that have them open may still write to them
     if (freed.place.kind == PlaceKind::kRaw) raw.push_back(freed.place.extent);
   });
   if (parts_.index.totals().raw_bodies > 0) {

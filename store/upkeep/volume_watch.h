@@ -1,5 +1,5 @@
-// What others do to the volume while it is mounted: they fill it or make room, enlarge it, take its inodes, remove it. And the space
-// that is kept for the journal and for new files on a volume that is full.
+// Watches what others do to the volume while it is mounted: fill it, make room, enlarge it, use up its inodes, remove it. Also keeps the
+// space that is reserved for the journal and for new files on a full volume.
 #pragma once
 
 #include <functional>
@@ -25,7 +25,7 @@
 
 namespace kvcachefs {
 
-// A start, then the keeper's thread: no lock. Blocks on the volume.
+// Used by a start, then by the keeper's thread: needs no lock. Blocks on the volume.
 class VolumeWatch {
  public:
   struct Parts {
@@ -43,24 +43,24 @@ class VolumeWatch {
     DirtyQueue& dirty;
     LiveOptions& options;
     const Clock& clock;
-    std::function<OptionDefaults(const SpaceInfo&)> defaults;  // of options that depend on the size of the file system
+    std::function<OptionDefaults(const SpaceInfo&)> defaults;  // for options that depend on the size of the file system
     bool read_only, background;
-    bool keeps_reserve;  // a command does not: it does not know the capacity that the node is mounted with
+    bool keeps_reserve;  // false for a command: it does not know the capacity that the node is mounted with
   };
-  // `seen`: of the file system when the options were resolved.
+  // `seen`: the file system when the options were resolved.
   VolumeWatch(Parts parts, const SpaceInfo& seen) : parts_(std::move(parts)), seen_(seen) {}
 
-  // What is accepted is held to what is free now.
+  // Limits what is accepted to the space that is free now.
   void measure();
-  // The same, to be called each second: on a network file system, where each is a question to the server, every fifth time only while
-  // nothing is stored or refused.
+  // As measure(); call it each second. On a network file system, where it asks the server, it measures only every fifth time while nothing
+  // is stored or refused.
   void measure_when_due(int64_t now_ns);
-  // The same, with all raw files, and what journals, checkpoint and index take.
+  // As measure(), with all raw files and the size of journals, checkpoint and index.
   void measure_all();
-  // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it: what a life with a larger
-  // capacity kept is given back.
+  // Once there is room again, restores the used part of the journal's reserve. A small volume is not filled with it: excess that a run with
+  // a larger capacity kept is given back.
   void refill_reserve();
-  // The second alone: at a start, before anything is evicted for it, where to refill would take long.
+  // Only gives the excess back: at a start, before anything is evicted for it, where refilling would take long.
   void trim_reserve();
 
  private:
@@ -71,7 +71,7 @@ class VolumeWatch {
   void keep_spare_files(const SpaceInfo& backing);
 
   const Parts parts_;
-  SpaceInfo seen_;  // when it was measured last
+  SpaceInfo seen_;  // when it was last measured
   uint64_t used_bytes_ = 0;
   std::optional<int64_t> measured_ns_;
   Backoff spares_pause_{1'000'000'000, 60'000'000'000};

@@ -1,5 +1,5 @@
-// What a test of the committer needs below it: a journal and extents on a volume in memory, an index of maps that takes batches, the
-// tree and the cache. No lanes, no store; no thread but where a test starts the committer's.
+// The base of a committer test: a journal and extents on a volume in memory, an index of maps that takes batches, the tree and the cache.
+// No lanes, no store; no thread unless a test starts the committer's.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,12 +26,12 @@
 
 namespace kvcachefs {
 
-// Keeps the rows that batches make: objects with their links, names, and what lost its place.
+// Keeps the rows that batches make: objects with their links, names, and freed places.
 class BatchIndex : public FakeIndex {
  public:
   uint64_t batches = 0, frozen = 0;
   bool fails = false, gave_up = false, commit_fails = false;
-  std::function<void()> on_apply;  // a batch is in the journal; no lock is held
+  std::function<void()> on_apply;  // called when a batch is in the journal; no lock is held
   Stamp newest;
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition) override {
@@ -127,7 +127,7 @@ class CommitFixture : public ::testing::Test {
     committer.reset();
     static_cast<void>(queue.take());
     cache.clear();
-    dirty.clear();  // what is left gives its blocks back before the pool goes
+    dirty.clear();  // gives the blocks of the rest back before the pool goes
     tree.clear();
   }
 
@@ -142,7 +142,7 @@ class CommitFixture : public ::testing::Test {
     EXPECT_TRUE(directory && names.make_entry(*directory, name, object));
     return object;
   }
-  // As far as the journal sees it; the bytes themselves lie nowhere in RAM.
+  // Only as far as the journal sees it; there are no bytes in RAM.
   void write(const ObjectPtr& object, uint64_t size_bytes) {
     const auto lock = object->lock();
     object->size_bytes = size_bytes;
@@ -162,7 +162,7 @@ class CommitFixture : public ::testing::Test {
   void unlink(const std::string& name) { ASSERT_TRUE(tree.write().unlink(kRootId, name, 0)); }
 
   // --- what a lane does ---
-  // The body as it is, written to an extent of its own.
+  // The current body, written to an extent of its own.
   SealedBody seal(const ObjectPtr& object) {
     SealedBody sealed;
     {
@@ -203,7 +203,7 @@ class CommitFixture : public ::testing::Test {
     bodies.push_back(seal(object));
     return request(std::move(bodies), answer);
   }
-  // A chunk that is journaled.
+  // Makes a journaled chunk.
   ObjectPtr put(const std::string& name, uint64_t size_bytes = 5000) {
     const ObjectPtr object = make(name);
     write(object, size_bytes);
@@ -213,7 +213,7 @@ class CommitFixture : public ::testing::Test {
     return object;
   }
 
-  // --- what is true then ---
+  // --- what is checked afterwards ---
   std::vector<Batch> journaled_batches() {
     std::vector<Batch> batches;
     auto read = replay_journals(*volume, identity, {}, [&](const Batch& batch, JournalPosition, bool) -> Status {
@@ -257,7 +257,7 @@ class CommitFixture : public ::testing::Test {
   bool rebuilt = true;
   std::map<ObjectId, uint64_t> told_sizes;
   InnerMutex calls_mutex;
-  std::vector<std::string> calls;  // of syncs and of writes, with their paths
+  std::vector<std::string> calls;  // syncs and writes, with their paths
   std::function<Fault(const VolumeCall&)> on_call;
   std::shared_ptr<SimVolume> sim = make_sim_volume({.direct_io = false});
   std::shared_ptr<Volume> volume = make_fault_volume(sim, [this](const VolumeCall& call) {
