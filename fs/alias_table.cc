@@ -18,7 +18,7 @@ ObjectId AliasTable::current(ObjectId object) const {
 ObjectId AliasTable::give(ObjectId object) {
   const ObjectId alias = ObjectId::make(kOrdinal, epoch_, next_++);
   Object& known = objects_[object];
-  aliases_.emplace(alias, Alias{.object = object, .told = 0, .forgotten = true});  // the client that it is for may be killed before it asks
+  aliases_.emplace(alias, Alias{.object = object, .told = 0, .forgotten = true});  // the client may be killed before it looks the alias up, so queue it now
   forgotten_.push_back(alias);
   known.current = alias;
   ++known.aliases;
@@ -37,7 +37,7 @@ void AliasTable::forgot(ObjectId node, uint64_t times, const std::function<bool(
   if (alias.told > 0) return;
   if (!alias.forgotten) forgotten_.push_back(node);
   alias.forgotten = true;
-  constexpr int kMostLooks = 2;  // more than come in
+  constexpr int kMostLooks = 2;  // a call queues one at most, so the queue shrinks
   for (int looks = 0; looks < kMostLooks && forgotten_.size() > most_forgotten_; ++looks) {
     const ObjectId oldest = forgotten_.front();
     forgotten_.pop_front();
@@ -45,7 +45,7 @@ void AliasTable::forgot(ObjectId node, uint64_t times, const std::function<bool(
   }
 }
 
-// False if it is to be looked at again.
+// Drops the alias, or takes it out of the queue. Returns false if it must stay in the queue.
 bool AliasTable::drop(ObjectId node, const std::function<bool(ObjectId)>& in_use) {
   const auto found = aliases_.find(node);
   if (found->second.told > 0) {  // the kernel knows it again

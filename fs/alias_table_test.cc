@@ -1,4 +1,4 @@
-// Aliases are kept while the kernel knows them, somebody uses them or they are among the last that it forgot; then they go.
+// Aliases are kept while the kernel knows them, while they are in use, or while they are among the last that it forgot; then they are dropped.
 #include "fs/alias_table.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ class AliasTableTest : public ::testing::Test {
   void forgot(ObjectId node, uint64_t times = 1) {
     table_.forgot(node, times, [&](ObjectId each) { return used_.contains(each.value); });
   }
-  // Pushes what was forgotten before out of the last ones.
+  // Pushes the aliases forgotten before out of the last ones.
   void forget_others(int count) {
     for (int i = 0; i < count; ++i) forgot(give_and_tell(ObjectId::make(0, 8, next_++)));
   }

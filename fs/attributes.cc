@@ -25,12 +25,12 @@ namespace {
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
 constexpr std::string_view kPin = "pin";         // can be set and removed
 constexpr std::string_view kAllFacts = "info";  // a line for each
-constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
+constexpr std::string_view kCapability = "security.capability";  // not stored: the kernel asks for it before every first write
 
-// Not kept here: neither set, got, removed nor listed. What lies in `system.` is of the file system itself, which has none.
+// Attributes that cannot be set, read, removed or listed. `system.` attributes belong to the file system itself, which has none.
 bool is_refused(std::string_view name) { return name.starts_with("system.") || name == "security.selinux"; }
 
-// What other file systems answer to a name that lies in no namespace, or is one without a name.
+// The errno that other file systems return for a name in no namespace, or a namespace prefix without a name.
 int refusal_of(std::string_view name) {
   if (is_refused(name) || name == kCapability) return EOPNOTSUPP;
   for (const std::string_view space : {"user.", "trusted.", "security."})
@@ -50,7 +50,7 @@ void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
 void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   SetAttributes change;
-  // Times are kept to the nanosecond in 64 bits: what is before 1677 or after 2262 becomes the first or last second of those, as ext4 does with its own.
+  // Times are 64-bit nanoseconds: times before 1677 or after 2262 become the first or last second of that range, as ext4 does with its own range.
   auto ns = [](const timespec& time) {
     constexpr int64_t kLastSecond = INT64_MAX / 1'000'000'000 - 1;
     const int64_t second = std::clamp<int64_t>(time.tv_sec, -kLastSecond, kLastSecond);
@@ -70,7 +70,7 @@ void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted
     change.in_group = groups_of(request);
     if (::fuse_req_ctx(request.get())->uid == 0) change.in_group = [](uint32_t) { return true; };  // as for CAP_FSETID
   }
-  // A truncate by path is a short open for writing: no reader gets the older body passed through meanwhile.
+  // A truncate by path is treated as a short open for writing, so that no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
   auto apply = [&driver, request, node, change, by_path, handle = file != nullptr ? handle_of(file) : nullptr] {
     driver.store->set_attributes(object_of(request, node), handle, change, caller_of(request),
@@ -107,7 +107,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
   const std::string_view wanted(name);
   // ENODATA, never ENOSYS: that would switch off every xattr of the mount.
   if (wanted == kCapability) return void(fuse_reply_err(request, ENODATA));
-  // Said so, `ls -l` stops asking for them name by name.
+  // EOPNOTSUPP makes `ls -l` stop asking for these names on each file.
   if (is_refused(wanted)) return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
     auto value = driver.store->get_xattr(object_of(request, node), wanted);
@@ -146,7 +146,7 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
     }
     const std::string_view own = wanted.substr(kOwnPrefix.size());
     if (node == FUSE_ROOT_ID || is_mount_command(own)) return set_mount_attribute(request, own, {value, size});
-    // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
+    // The facts of another file, set by a copy: accepted and dropped, so that the copy goes on and no file gets false facts.
     return void(fuse_reply_err(request, 0));
   }
   if (const int refusal = refusal_of(wanted); refusal != 0) return void(fuse_reply_err(request, refusal));
@@ -162,15 +162,15 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
       });
 }
 
-// The facts are listed to `getfattr -m user.kvcachefs`, and to nothing else: `cp -a` would copy them to other file systems, `rsync -X`
-// would try to remove what its source does not have, and among the attributes of the user they are in the way. listxattr(2) has
-// no pattern, so only the program's arguments tell which attributes it wants. By name everything can read them.
+// The facts are listed to `getfattr -m user.kvcachefs` only: `cp -a` would copy them to other file systems, `rsync -X`
+// would try to remove what its source does not have, and they would clutter listings of the user's attributes. listxattr(2) has
+// no pattern, so only the program's arguments tell which attributes it wants. Every program can read the facts by name.
 std::string of_process(const Request& request, const char* file) {
   std::ifstream stream("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/" + file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
 bool may_ask_for_facts(const Request& request) { return of_process(request, "comm") == "getfattr\n"; }
-// In the side thread: the arguments lie in the memory of the process, whose other threads may hold it while they wait for the mount.
+// Runs in the side thread: the arguments lie in the memory of the process, and its other threads may hold that memory's lock while they wait for the mount.
 bool asks_for_facts(const Request& request) {
   const std::string arguments = of_process(request, "cmdline");
   for (const char* pattern : {"user.kvcachefs", "user\\.kvcachefs"})
@@ -178,8 +178,8 @@ bool asks_for_facts(const Request& request) {
   return false;
 }
 
-// As other file systems: names that only a privileged caller can read are listed to no other. Root may lack the capability (in a container),
-// which /proc tells where it shows that process.
+// As in other file systems, names that only a privileged caller can read are listed to no other. Root may lack the capability (in a container);
+// /proc tells if it shows that process.
 bool sees_trusted(const Request& request) {
   if (fuse_req_ctx(request)->uid != 0) return false;
   constexpr std::string_view kEffective = "\nCapEff:";

@@ -22,7 +22,7 @@ constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics"
 fuse_ino_t node_of(uint64_t number) { return ObjectId::make(kControlOrdinal, 0, number).value; }
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
 
-// True for root and the user who mounted: they may change the mount as a whole. The mode of the root directory does not matter.
+// True for root and the user who mounted: they may change the mount as a whole, whatever the mode of the root directory is.
 bool may_change_mount(const Request& request) {
   const uid_t user = fuse_req_ctx(request)->uid;
   return user == 0 || user == geteuid();
@@ -52,7 +52,7 @@ std::string content(Driver& driver, uint64_t number) {
   return text;
 }
 
-// The root, which the virtual directory lies in; an error if the store does not tell it.
+// Replies the root, which contains the virtual directory; an error if the store cannot stat it.
 void reply_parent(const Request& request) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(kRootId);
@@ -61,17 +61,17 @@ void reply_parent(const Request& request) {
   fuse_reply_entry(request, &entry);
 }
 
-// The number of the node that the name means; 0: none.
+// Returns the number of the node with this name; 0 if there is none.
 uint64_t number_of_name(fuse_ino_t parent, std::string_view name) {
   if (parent == FUSE_ROOT_ID) return kDirectory;
-  if (name == ".") return number_of(parent);  // of a file handle
+  if (name == ".") return number_of(parent);  // lookup for a file handle
   for (const auto& [file, number] : kFiles)
     if (name == file) return number;
   return 0;
 }
 
 void look_up_control(const Request& request, fuse_ino_t parent, const char* name) {
-  if (std::string_view(name) == "..") return reply_parent(request);  // of a file handle
+  if (std::string_view(name) == "..") return reply_parent(request);  // lookup for a file handle
   const uint64_t number = number_of_name(parent, name);
   if (number == 0) return void(fuse_reply_err(request, ENOENT));
   fuse_entry_param entry{};
@@ -90,13 +90,13 @@ void get_control_attributes(const Request& request, fuse_ino_t node, fuse_file_i
 void open_control(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if ((file->flags & O_ACCMODE) != O_RDONLY) return void(fuse_reply_err(request, EACCES));
   Driver& driver = driver_of(request);
-  file->fh = driver.control_texts.open(content(driver, number_of(node)));  // one reader sees one moment
-  file->direct_io = 1;  // its size is known only now: reads go past the size of 0 that stat tells
+  file->fh = driver.control_texts.open(content(driver, number_of(node)));  // a reader sees the text of one moment
+  file->direct_io = 1;  // stat shows size 0; direct reads go beyond it
   file->noflush = 1;
   if (fuse_reply_open(request, file) != 0) driver.control_texts.close(file->fh);
 }
 
-// Where so many were opened since that its text is gone, one that begins to read has the text of now, and one that had begun has none.
+// If the text was dropped because many others were opened since, a reader at offset 0 gets the current text; any other reader gets an error.
 void read_control(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const auto start = static_cast<size_t>(offset);
@@ -119,8 +119,8 @@ void open_control_directory(const Request& request, fuse_ino_t, fuse_file_info* 
   fuse_reply_open(request, file);
 }
 
-// The same as the attribute `flush`, for a mount that is read-only by now, where the kernel lets no attribute be set. Whoever may not
-// flush the mount has nothing to wait for here.
+// Does the same as the attribute `flush`, for a mount that has become read-only, where the kernel lets no attribute be set. For users who may not
+// flush the mount it does nothing and replies success.
 void sync_control_directory(const Request& request, fuse_ino_t, int, fuse_file_info*) {
   Driver& driver = driver_of(request);
   if (!may_change_mount(request) || driver.store->options().read_only) return void(fuse_reply_err(request, 0));
@@ -152,7 +152,7 @@ std::optional<std::string_view> own_name(fuse_ino_t node, const char* name) {
   return wanted.substr(kPrefix.size());
 }
 
-// Answers once all is seen that was on the volume before, and the kernel goes by nothing that it was told earlier.
+// Answers once all changes that were on the volume before are visible here, and the kernel uses no answer that it cached earlier.
 void refresh(const Request& request, InterruptibleAnswers::Reply reply) {
   Driver& driver = driver_of(request);
   driver.store->refresh([&driver, answer = driver.interruptible.answering(request, reply)](Status status) mutable {
@@ -160,7 +160,7 @@ void refresh(const Request& request, InterruptibleAnswers::Reply reply) {
   });
 }
 
-// Asking for `refresh` does what setting it does: on a read-only mount the kernel lets nothing be set.
+// Reading `refresh` does the same as setting it, because on a read-only mount the kernel lets no attribute be set.
 void get_control_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
   const auto wanted = own_name(node, name);
   if (wanted == "refresh") {
@@ -184,7 +184,7 @@ void list_control_xattrs(const Request& request, fuse_ino_t, size_t size) {
   fuse_reply_buf(request, nullptr, 0);
 }
 
-// Replies an errno (or 0) and does nothing else. The arguments are those of the operation that it is assigned to.
+// Replies an errno (or 0) and does nothing else. The arguments are those of the operation in whose entry it is put.
 template <int problem, class... Arguments>
 void answer(fuse_req_t request, Arguments...) {
   fuse_reply_err(request, problem);

@@ -1,6 +1,6 @@
 // The mount's own files and attributes: the virtual directory `.kvcachefs/` at the root (found by lookup, not listed) with the files
-// status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount: of its root, and of that directory. The kernel
-// holds the lock of the directory on which one is set until it is answered, and on the root names wait for that.
+// status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount, which are set on its root or on that directory.
+// While an attribute is set, the kernel holds the lock of its directory until the daemon replies; on the root, lookups of names wait for that.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -31,9 +31,9 @@ void add_control_operations(fuse_lowlevel_ops& operations);
 
 // user.kvcachefs.<name> of the mount: option.NAME and `status`.
 std::optional<std::string> mount_attribute(Driver& driver, std::string_view name);
-// What is set to have something done for the whole mount, on whichever file: flush (drains), refresh, drop_caches, scrub, option.NAME.
+// True for attributes that start an action for the whole mount, whichever file they are set on: flush (drains), refresh, drop_caches, scrub, option.NAME.
 bool is_mount_command(std::string_view name);
-// Does that. Replies, perhaps later.
+// Runs that action and replies, perhaps later.
 void set_mount_attribute(const Request& request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
-// What the open control files tell: of each the text of the moment when it was opened. Any user may open many of them, so all texts together
-// are bounded.
+// The texts of open control files, each made when its file was opened. Any user may open many control files, so the total size of all texts
+// is bounded.
 #pragma once
 
 #include <cstddef>
@@ -13,17 +13,17 @@
 
 namespace kvcachefs {
 
-// Texts by open file. Thread-safe, one leaf mutex. To stay within the bound the oldest texts are dropped, never the newest.
+// Texts by open file. Thread-safe, one leaf mutex. When the bound is exceeded, drops the oldest texts, never the newest.
 class ControlTexts {
  public:
   explicit ControlTexts(size_t most_bytes = 16 * kMiB) : most_bytes_(most_bytes) {}
 
-  // A number for a file that is opened; never used again.
+  // Returns a number for the opened file; numbers are never reused.
   uint64_t open(std::string text);
-  // Its text in place of the one that was dropped. Not for one that was closed.
+  // Stores a text again for a file whose text was dropped. Must not be called after close().
   void renew(uint64_t opened, std::string text);
   void close(uint64_t opened);
-  // A part of it; empty behind its end. None: it was dropped.
+  // Returns the part [offset, offset + size) of the text; empty past its end; none if the text was dropped.
   std::optional<std::string> read(uint64_t opened, size_t offset, size_t size) const;
   size_t bytes() const;
 

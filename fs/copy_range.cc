@@ -19,9 +19,9 @@ struct Copy : std::enable_shared_from_this<Copy> {
   Handle* from;
   Handle* to;
   uint64_t from_offset, to_offset, left, copied = 0;
-  bool sync = false;  // what was copied, before the answer
+  bool sync = false;  // sync the copied bytes before the answer
 
-  // Pieces that are in RAM are read and written inside the calls: one after the other here, not within each other.
+  // Copies all pieces. A piece in RAM completes inside the calls; the loop then starts the next one, so that calls do not nest.
   void step() {
     enum : int { kCalling, kWaits, kGoesOn };
     while (true) {
@@ -33,7 +33,7 @@ struct Copy : std::enable_shared_from_this<Copy> {
       if (turn->exchange(kWaits) == kCalling) return;
     }
   }
-  // `next` is called if there may be more.
+  // Copies one piece, then calls `next` if there may be more.
   void copy_piece(std::function<void()> next) {
     constexpr uint64_t kPieceBytes = 1 << 20;
     store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
@@ -45,7 +45,7 @@ struct Copy : std::enable_shared_from_this<Copy> {
         const auto* start = static_cast<const std::byte*>(piece.iov_base);
         bytes.insert(bytes.end(), start, start + piece.iov_len);
       }
-      reply = ReadReply{};  // its blocks stay in RAM as long as it lives
+      reply = ReadReply{};  // a ReadReply pins its blocks in RAM
       self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
         if (!written) return self->finish(written.error());
         self->copied += count;
@@ -70,7 +70,7 @@ void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_f
                      off_t offset_out, fuse_file_info* file_out, size_t length, int) {
   Driver& driver = driver_of(request);
   drop_privileges_of(request, node_out, file_out);
-  constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
+  constexpr uint64_t kMostAtOnce = 64 << 20;  // the caller continues after a short count
   auto copy = std::make_shared<Copy>(request);
   copy->store = driver.store;
   copy->from = handle_of(file_in);
@@ -78,7 +78,7 @@ void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_f
   copy->from_offset = static_cast<uint64_t>(offset_in);
   copy->to_offset = static_cast<uint64_t>(offset_out);
   copy->left = std::min<uint64_t>(length, kMostAtOnce);
-  // No flags come with the request: those of the open count, and those of the mount as it was made.
+  // The request has no flags for it: O_SYNC and O_DSYNC of the open count, and `sync` among the options of the mount as it was made.
   const auto& words = driver.options.kernel;
   copy->sync = (file_out->fh & kSyncedBit) || std::find(words.begin(), words.end(), "sync") != words.end();
   copy->step();

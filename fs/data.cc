@@ -24,20 +24,21 @@ void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, c
     if (!decision.by_daemon) driver.store->count_passthrough_open(object_of(request, node), direct, decision.in_memory);
   }
 #endif
-  if (fuse_reply_open(request, &file) == -ENOENT) {  // the mount was torn off: no RELEASE will come
+  if (fuse_reply_open(request, &file) == -ENOENT) {  // the request was aborted: no RELEASE will come
     driver.passthrough.release(ObjectId{node}, decision.backing_id > 0);
     driver.store->release(handle);
   }
 }
 
-// The kernel looks the name up once more. Where it did, or where the path has no name (/proc/self/fd/3), the answer is `last`.
+// Answers ESTALE, so that the kernel looks the name up again. Returns false, without an answer, if the kernel did that already or if the path
+// has no name (/proc/self/fd/3).
 bool told_to_look_again(const Request& request, const OpenRequest& how) {
   if (!driver_of(request).store->told_stale(how, caller_of(request))) return false;
   fuse_reply_err(request, ESTALE);
   return true;
 }
 
-// An open that the store accepted, until it is answered: what throws before undoes it.
+// An open that the store accepted, until it is answered. If an exception is thrown before, the destructor undoes the open.
 class Accepted {
  public:
   Accepted(Driver& driver, Handle* handle) : driver_(&driver), handle_(handle) {}
@@ -58,9 +59,9 @@ void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, [&driver, request, node, file, how](Passthrough::Decision decision) {
     run_handler(request, [&] {
-      // Without a name to look up there is no other nodeid: as of a program that is being executed.
+      // If the kernel cannot look a name up again, it finds no other nodeid. Example: a program that is being executed.
       if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
-      struct Counted {  // by passthrough, unless it is open in the end
+      struct Counted {  // undoes the count of passthrough.open() if the open fails
         Driver& driver;
         fuse_ino_t node;
         bool stays = false;
@@ -129,8 +130,8 @@ void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
   });
 }
 
-// O_SYNC, O_DSYNC, RWF_SYNC, RWF_DSYNC, a mount with `sync`: the kernel tells of all of them by the flags of the write. In page-cache mode
-// it sends FSYNC behind it, of a file opened with FOPEN_DIRECT_IO it sends none.
+// O_SYNC, O_DSYNC, RWF_SYNC, RWF_DSYNC, a mount with `sync`: the kernel puts all of them into the flags of the write. In page-cache mode
+// it sends FSYNC after the write; for a file opened with FOPEN_DIRECT_IO it sends none.
 bool is_to_be_synced(const fuse_file_info& file) {
   return (file.flags & (O_SYNC | O_DSYNC)) && !file.writepage && !(file.fh & kKernelSyncsBit);
 }
@@ -201,7 +202,7 @@ void reply_written_and_synced(const Request& request, Handle* handle, size_t cou
 
 void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle) {
   Driver& driver = driver_of(request);
-  // Of the attributes alone: that waits for no lock of the inode, which a write holds.
+  // Invalidates the attributes alone: that takes no lock of the inode, and a write holds it.
   if (driver.store->drop_privileges(handle, groups_of(request))) fuse_lowlevel_notify_inval_inode(driver.session, node, -1, 0);
 }
 
@@ -223,13 +224,13 @@ OpenRequest open_request_of(int flags) {
 
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
   file.fh = reinterpret_cast<uint64_t>(handle);
-  // Buffered clients: past the page cache (0.62 of raw against 0.28 for filling it). O_DIRECT clients: in page-cache mode,
-  // where their reads and writes go around the cache anyway and several requests are under way at once.
+  // Buffered clients bypass the page cache (0.62 of the raw rate, against 0.28 when filling it). O_DIRECT clients use page-cache mode,
+  // where their reads and writes bypass the cache anyway and the kernel sends several requests at once.
   file.direct_io = !(file.flags & O_DIRECT) && driver.direct_io_mmap;
   file.keep_cache = 0;
   file.parallel_direct_writes = 1;
-  // The close of a descriptor that only reads a chunk sends no FLUSH, which saves a round trip. Record locks end
-  // at a close, though: a file that is locked, or so small that it is likely to be a lock file, gets each FLUSH.
+  // Closing a descriptor that only reads a chunk sends no FLUSH, which saves a round trip. Record locks end
+  // at a close, though: for a file that is locked, or so small that it is likely to be a lock file, each close sends FLUSH.
   file.noflush = (file.flags & O_ACCMODE) == O_RDONLY && driver.store->closes_quietly(handle);
   if (file.noflush) file.fh |= kUnseenCloseBit;
   if (!file.direct_io) file.fh |= kKernelSyncsBit;

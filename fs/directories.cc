@@ -1,5 +1,5 @@
-// Requests about directories. An offset is the cookie of the last name given; cookies follow the hash of the name, so they
-// stay good while names come and go, and a listing takes time linear in the number of names.
+// Requests about directories. An offset is the cookie of the last name given. Cookies are in the order of the names' hashes, so they
+// stay valid while names are added and removed, and a listing takes time linear in the number of names.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -18,16 +18,16 @@ namespace {
 constexpr off_t kAfterDot = 1;     // offsets behind "." and ".."; the cookies of names are larger
 constexpr off_t kAfterDotDot = 2;
 constexpr size_t kNamesInListing = 1024;
-constexpr size_t kLeastEntryBytes = 32;  // of a name in a reply
+constexpr size_t kLeastEntryBytes = 32;  // smallest size of a name in a reply
 
-// Of an open directory fi->fh is its number among the Listings.
+// fi->fh of an open directory is its number in Listings.
 void open_directory(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const auto opened = driver.store->open_directory(object_of(request, node), caller_of(request));
   if (!opened) return reply_error(request, opened.error());
   file->fh = driver.listings.open();
   file->keep_cache = 0;
-  fuse_reply_open(request, file);  // if it fails no RELEASEDIR will come; nothing is kept of it
+  fuse_reply_open(request, file);  // if it fails, no RELEASEDIR comes, and Listings keeps nothing for it
 }
 
 void release_directory(const Request& request, fuse_ino_t, fuse_file_info* file) {
@@ -35,13 +35,13 @@ void release_directory(const Request& request, fuse_ino_t, fuse_file_info* file)
   fuse_reply_err(request, 0);
 }
 
-// Adds entries until the reply is full. Memory grows with what is added: new kernels ask for as much as their reader has room for, up to 1 MiB,
-// and most directories of chunks have a handful of names.
+// Adds entries until the reply is full. Memory grows with the entries: new kernels ask for as much as the reader's buffer takes, up to 1 MiB,
+// but most directories of chunks have a handful of names.
 class ReplyBuffer {
  public:
   ReplyBuffer(const Request& request, size_t size, bool plus)
       : request_(request), plus_(plus), size_(size), bytes_(std::min<size_t>(size, 4096)) {}
-  // False: no room.
+  // Returns false if there is no room.
   bool add(const char* name, const fuse_entry_param& entry, off_t offset) {
     while (!add_to_memory(name, entry, offset)) {
       if (bytes_.size() == size_) return false;
@@ -77,7 +77,7 @@ fuse_entry_param dot_entry(ObjectId id) {
   return entry;
 }
 
-// Fills the buffer from `offset` on. `page` is what is left of the page read last, then and afterwards; none behind the last name.
+// Fills the buffer from `offset` on. `page` holds the rest of the page read last, on entry and on return; none after the last name.
 Status fill(const Request& request, ObjectId directory, off_t offset, bool plus, ReplyBuffer& buffer, std::optional<ListingPage>& page) {
   Driver& driver = driver_of(request);
   if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return {};
@@ -86,7 +86,7 @@ Status fill(const Request& request, ObjectId directory, off_t offset, bool plus,
   while (true) {
     const bool goes_on = after == 0 || (page && page->continues(after));
     if (!page || !page->continues(after) || page->empty()) {
-      // Where its page was dropped, the next one may be, too: then no more names than this reply has room for.
+      // If the page was dropped, the next one may be dropped, too: then read no more names than this reply has room for.
       const size_t most = goes_on ? kNamesInListing : std::min(kNamesInListing, buffer.size() / kLeastEntryBytes + 1);
       KVC_ASSIGN(const auto items, driver.store->list(directory, after, most));
       page.reset();
@@ -95,9 +95,9 @@ Status fill(const Request& request, ObjectId directory, off_t offset, bool plus,
     }
     const ListingPage::Item& item = page->item();
     fuse_entry_param param{};
-    // The page may be older than this request: a name that means another object by now gets nodeid 0, and the kernel looks it up itself.
-    // So does one of which probes are to be heard (what the kernel knows of it stays as it is), and so do directories, because the kernel
-    // caches their names for long.
+    // The page may be older than this request: a name that now means another object gets nodeid 0, and the kernel looks it up itself.
+    // Nodeid 0 is also given to names whose probes the daemon must see (the kernel's own entry stays as it is), and to directories, because the
+    // kernel caches their names for long.
     if (plus && !S_ISDIR(item.type_bits)) {
       auto stat = driver.store->stat_entry(directory, page->name(), item.id);
       if (stat) param = to_entry(driver, *stat);

@@ -27,7 +27,7 @@ namespace {
 const fuse_lowlevel_ops kStore = store_operations();
 const fuse_lowlevel_ops kControl = control_operations();
 
-// Which arguments of an operation decide: true if the request is about a control node.
+// Each tells which arguments of an operation decide, and returns true if the request is about a control node.
 struct ByNode {
   static bool is_control(fuse_ino_t node, auto...) { return is_control_node(node); }
 };

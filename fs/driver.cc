@@ -23,7 +23,7 @@ std::function<bool(uint32_t)> groups_of(const Request& request) {
     std::vector<gid_t> groups(64);
     while (true) {
       const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
-      if (count < 0) return false;  // it cannot be seen from here
+      if (count < 0) return false;  // the caller's groups cannot be seen from here
       const bool all = static_cast<size_t>(count) <= groups.size();
       groups.resize(static_cast<size_t>(count));
       if (all) return std::find(groups.begin(), groups.end(), gid) != groups.end();
@@ -55,8 +55,8 @@ struct stat to_stat(const Stat& stat) {
   result.st_gid = stat.gid;
   result.st_rdev = stat.rdev;
   result.st_size = static_cast<off_t>(stat.size_bytes);
-  // What tools read and write at once. Of a directory it is what opendir() of glibc takes for a listing, and a new kernel as much again for each
-  // part of it: most directories of chunks have a handful of names.
+  // The size of tools' reads and writes. For a directory it is the buffer that opendir() of glibc allocates for a listing, and a new kernel allocates as
+  // much again for each part of the listing: most directories of chunks have a handful of names.
   result.st_blksize = S_ISDIR(stat.mode) ? 64 << 10 : 1 << 20;
   result.st_blocks = static_cast<blkcnt_t>(stat.blocks_512);
   result.st_atim = to_timespec(stat.atime_ns);

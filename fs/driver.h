@@ -35,18 +35,18 @@ namespace kvcachefs {
 
 class FileHandles;
 
-// How long the kernel may trust an answer. Every change of a name goes through this kernel, which then corrects its caches;
-// it is told of the names that the daemon evicts (name_invalidator.h). So these times limit only how many requests the daemon sees; clients see every change at once.
+// How long the kernel may trust an answer. Every change of a name by a client goes through this kernel, which then corrects its caches; the
+// daemon tells it of names that it evicts (name_invalidator.h). So these times only limit how many requests the daemon sees; clients see every change at once.
 //
-// Files, present or absent, for a second: the probe is then the LOOKUP of the open or the create that follows, and the next
-// probe is seen again: it tells which chunk will be read or written next.
+// Files, present or absent: one second. A probe is then the LOOKUP of the open or create that follows, and the daemon sees the next probe
+// of the same name again. Probes tell which chunk will be read or written next.
 inline constexpr double kEntryTimeoutSeconds = 1.0;
 inline constexpr double kAbsentTimeoutSeconds = 1.0;
 inline constexpr double kAttributeTimeoutSeconds = 1.0;
-// Of directories, names and attributes: a path of a chunk is several, and looking them up again tells nothing.
+// Directories, names and attributes: the path of a chunk has several of them, and looking them up again tells the daemon nothing.
 inline constexpr double kDirectoryTimeoutSeconds = 600.0;
-// Where other nodes change names as well, of which this kernel hears nothing: what they made is to be found soon, and what they removed
-// or moved is told by a stale handle until then.
+// On a shared volume: other nodes change names and this kernel is not notified. A new name must be found soon. Until the time is over, the
+// use of a name that another node removed or moved is answered ESTALE.
 inline constexpr double kSharedAbsentTimeoutSeconds = 0.25;
 inline constexpr double kSharedDirectoryTimeoutSeconds = 10.0;
 
@@ -57,11 +57,11 @@ struct Driver {
   fuse_session* session = nullptr;
   MountOptions options;
   std::string mountpoint, volume_path;
-  std::string dead_device;  // of the dead mount that was found at the mountpoint and whose place the new one takes; else empty
+  std::string dead_device;  // device of a dead mount found at the mountpoint, which the new mount replaces; else empty
   bool found_dead_mount() const { return !dead_device.empty(); }
-  bool mounted_by_itself = false;  // not by libfuse, which then does not unmount either
+  bool mounted_by_itself = false;  // by NewMount, not by libfuse; libfuse then does not unmount either
   const int64_t started_s = std::time(nullptr);
-  bool volume_is_stacked = false;  // it lies on a file system that is stacked on another
+  bool volume_is_stacked = false;  // the volume lies on a file system that is stacked on another
   std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
   SideThread side_thread;
@@ -79,7 +79,7 @@ struct Driver {
     return store->has_peers() ? kSharedDirectoryTimeoutSeconds : kDirectoryTimeoutSeconds;
   }
 
-  // The features that this machine does not offer, as text for people; empty if there are all.
+  // The features that this machine does not offer, as text for people; empty if it offers all.
   std::string features() const {
     std::lock_guard lock(mutex_);
     return features_;
@@ -88,7 +88,7 @@ struct Driver {
     std::lock_guard lock(mutex_);
     features_ += text;
   }
-  // Whether requests come over io_uring, and else why not.
+  // Whether requests come over io_uring; ring_state() tells why not.
   bool ring_used() const {
     std::lock_guard lock(mutex_);
     return ring_used_;
@@ -133,7 +133,7 @@ inline void reply_object_status(const Request& request, const Status& status, Go
   if (!status) return reply_object_error(request, status.error(), what);
   fuse_reply_err(request, 0);
 }
-inline void reply_value(const Request& request, std::string_view value, size_t size) {  // of an xattr
+inline void reply_value(const Request& request, std::string_view value, size_t size) {  // the value of an xattr
   if (size == 0) return void(fuse_reply_xattr(request, value.size()));
   if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
   fuse_reply_buf(request, value.data(), value.size());
@@ -141,7 +141,7 @@ inline void reply_value(const Request& request, std::string_view value, size_t s
 inline void reply_status(const Request& request, const Status& status) {
   fuse_reply_err(request, status ? 0 : errno_of(status.error()));
 }
-// Replies when it completes.
+// Returns a completion that replies with its status.
 inline StatusCompletion replying(const Request& request) {
   return [request](Status status) { reply_status(request, status); };
 }
@@ -159,10 +159,10 @@ class ReadAheadAfterAnswer {
   Store& store_;
 };
 
-// nodeid -> object: they are the same but for alias nodeids (passthrough.h).
+// nodeid -> object. The two are equal except for alias nodeids (passthrough.h).
 ObjectId object_of(const Request& request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);
-// For an answer. If that does not reach the kernel, or tells another nodeid instead, call Passthrough::forget_node() of this one.
+// Makes the entry for a reply. If the reply fails, or carries another nodeid instead, call Passthrough::forget_node() for this entry's nodeid.
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
 void reply_attributes(const Request& request, const Stat& stat);
 
@@ -174,7 +174,7 @@ void add_copy_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
 void add_lock_operations(fuse_lowlevel_ops& operations);
 
-// True if a write, or an open with O_TRUNC, has to clear the set-id bits of the file. A libfuse that does not tell has no field for it.
+// True if a write, or an open with O_TRUNC, must clear the set-id bits of the file. Older versions of libfuse have no such field.
 template <class File>
 constexpr bool kTellsOfPrivileges = requires(const File& file) { file.kill_suidgid; };
 template <class File>
@@ -182,17 +182,17 @@ bool drops_privileges(const File& file) {
   if constexpr (kTellsOfPrivileges<File>) return file.kill_suidgid;
   return false;
 }
-// Whether the caller of a request that is not answered yet is in the group.
+// Returns a function that tells whether the caller is in a group. Use it only before the request is answered.
 std::function<bool(uint32_t gid)> groups_of(const Request& request);
 
-// data.cc: fills in the answer to an open or a create. `handle` is the store's.
+// data.cc: fills in the reply to an open or create. `handle` is the store's.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
-// For what was written by the handle and is to be synced before that is answered: does what FSYNC does, then replies the count or the error.
+// Replies to a write that must be synced before its reply: does what FSYNC does, then replies the count or the error.
 void reply_written_and_synced(const Request& request, Handle* handle, size_t count);
-// Clears the set-id bits of a file, which the kernel is told of: a write, or an open, does not make it ask for the mode again.
+// Clears the set-id bits of a file and notifies the kernel, which would not ask for the mode again after a write or an open.
 void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle);
-// The same where the request does not tell whether its caller may keep them. Root may.
+// The same for requests that do not tell whether the caller may keep the bits. Root may.
 void drop_privileges_of(const Request& request, fuse_ino_t node, fuse_file_info* file);
 
 }  // namespace kvcachefs

@@ -17,7 +17,7 @@ int errno_of(const Error& error) {
     case Code::kPermission: return error.sys_errno == EACCES ? EACCES : EPERM;
     case Code::kBusy: return EBUSY;
     case Code::kIo: return EIO;
-    case Code::kCorrupt: return EIO;  // never a short count: some clients unlink on a short read
+    case Code::kCorrupt: return EIO;  // never a short count: some clients unlink the file after a short read
     case Code::kStale: return ESTALE;
     case Code::kUnsupported: return EOPNOTSUPP;
     case Code::kReadOnly: return EROFS;

@@ -5,7 +5,7 @@
 
 namespace kvcachefs {
 
-// Positive errno for the kernel. The volume's own errno goes through where it tells more than EIO would (EDQUOT, EROFS).
+// Positive errno for the kernel. Passes on the volume's own errno where it tells more than EIO would (EDQUOT, EROFS).
 int errno_of(const Error& error);
 
 }  // namespace kvcachefs

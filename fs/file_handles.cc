@@ -14,11 +14,11 @@ namespace {
 
 constexpr size_t kNamesSearched = 1024;
 
-// `node`: the nodeid in the request, and in the answer.
+// `node`: the nodeid in the request, which the answer repeats.
 void reply_object(const Request& request, ObjectId object, fuse_ino_t node) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object);
-  // The program that uses the handle gets this ESTALE: the kernel does not repeat the call.
+  // The kernel does not repeat the call: the program that uses the handle gets this ESTALE.
   if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
   fuse_entry_param entry = to_entry(driver, *stat);
@@ -56,7 +56,7 @@ std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
   }
 }
 
-// Whether the directory, which may have been moved since, is there still.
+// Whether `parent` still contains `child`, which may have been moved since.
 bool FileHandles::holds(ObjectId parent, ObjectId child) const {
   for (uint64_t after = 0; !driver_.side_thread.stopping();) {
     auto page = driver_.store->list(parent, after, kNamesSearched);

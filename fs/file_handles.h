@@ -1,7 +1,7 @@
-// Lookups by nodeid. The kernel sends them when it decodes a file handle (open_by_handle_at(2), an NFS server that exports the mount)
-// of an object that it has forgotten. A nodeid is an object id, which is never used again, so a handle lives as long as the object, also
-// across mounts. "." of a nodeid is the object itself. ".." is asked for directories: the volume keeps no way up, so it is found by
-// going through all directories, in the side thread. The result is kept, 16 bytes a directory.
+// Lookups by nodeid. The kernel sends them when it decodes a file handle (open_by_handle_at(2), or an NFS server that exports the mount)
+// of an object that it has forgotten. A nodeid is an object id and is never reused, so a handle is valid as long as the object exists, also
+// across mounts. The name "." of a nodeid means the object itself. ".." is looked up for directories: the volume stores no parent links, so the
+// side thread finds the parent by listing all directories. The result is kept, 16 bytes a directory.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -23,7 +23,7 @@ class FileHandles {
  public:
   explicit FileHandles(Driver& driver) : driver_(driver) {}
 
-  // Answers the request, perhaps later, and returns true if `name` is one of the two, which no other lookup has.
+  // Returns true if `name` is "." or "..", which only such lookups use, and then answers the request, perhaps later.
   bool answers_lookup(const Request& request, fuse_ino_t node, std::string_view name);
 
  private:
@@ -34,7 +34,7 @@ class FileHandles {
   void look_at_all_directories();
 
   Driver& driver_;
-  std::vector<std::pair<ObjectId, ObjectId>> parents_;  // (directory, parent), sorted; as the last look found them
+  std::vector<std::pair<ObjectId, ObjectId>> parents_;  // (directory, parent), sorted; as found by the last look_at_all_directories()
 };
 
 }  // namespace kvcachefs

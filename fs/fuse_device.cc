@@ -16,12 +16,12 @@ namespace {
 class FuseWorker : public RequestDevice::Worker {
  public:
   explicit FuseWorker(fuse_session* session) : session_(session) {}
-  ~FuseWorker() override {  // libfuse allocates them, by malloc
+  ~FuseWorker() override {  // libfuse allocates the buffers with malloc
     std::free(buffer_.mem);
     std::free(aside_.mem);
   }
 
-  // A read that takes a request just as the connection ends fails with ECONNABORTED, however that ends: the next one tells whether it was unmounted.
+  // A read that takes a request just as the connection ends fails with ECONNABORTED, whatever ended it: the next read tells whether the mount was unmounted.
   int receive() override {
     const int got = fuse_session_receive_buf(session_, &buffer_);
     return got == -ECONNABORTED ? fuse_session_receive_buf(session_, &buffer_) : got;
@@ -44,7 +44,7 @@ class FuseWorker : public RequestDevice::Worker {
         return false;
     }
   }
-  // An open is one only where a file has to be opened for it.
+  // An OPEN is long only if a file must be opened for it.
   bool is_long() const override { return !is_short() && header().opcode != FUSE_OPEN; }
   uint32_t kind() const override { return header().opcode % RequestDevice::kKinds; }
   bool may_wait() const override { return header().opcode == FUSE_RELEASE || header().opcode == FUSE_FORGET; }
@@ -55,7 +55,7 @@ class FuseWorker : public RequestDevice::Worker {
   void process_aside() override { fuse_session_process_buf(session_, &aside_); }
 
  private:
-  // Copied to the client sooner than another thread is awake.
+  // Copying this much to the client takes less time than waking another thread.
   static constexpr uint32_t kShortReadBytes = 128U << 10;
 
   const fuse_in_header& header() const { return *static_cast<const fuse_in_header*>(buffer_.mem); }

@@ -1,4 +1,4 @@
-// The kernel's end of a session as the loop sees it: /dev/fuse, set to answer EAGAIN instead of blocking.
+// The kernel's end of a session as the request loop sees it: /dev/fuse, set to return EAGAIN instead of blocking.
 #pragma once
 
 #include "fs/request_loop.h"
@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 class FuseDevice : public RequestDevice {
  public:
-  // After fuse_session_mount(); the session outlives the device.
+  // Call after fuse_session_mount(). The session must outlive the device.
   explicit FuseDevice(fuse_session* session);
   int descriptor() const override;
   std::unique_ptr<Worker> make_worker() override;

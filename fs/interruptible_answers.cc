@@ -12,7 +12,7 @@ StatusCompletion InterruptibleAnswers::answering(const Request& request, Reply r
     std::lock_guard lock(mutex_);
     waiting_.insert_or_assign(request.get(), waiting);
   }
-  // libfuse may call on_interrupt() within this call, and touches the request after that: such an interrupt is answered below.
+  // libfuse may call on_interrupt() within this call, and uses the request after it: such an interrupt is answered below.
   fuse_req_interrupt_func(request.get(), on_interrupt, this);
   waiting->registered = true;
   if (waiting->interrupted) end_wait(waiting);
@@ -26,7 +26,7 @@ size_t InterruptibleAnswers::waiting() const {
   return waiting_.size();
 }
 
-// Before the answer: libfuse gives the same address to a later request.
+// Call before the answer, because libfuse may give the same address to a later request.
 bool InterruptibleAnswers::take(const std::shared_ptr<Waiting>& waiting) {
   if (waiting->answered.exchange(true)) return false;
   std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// Requests whose answer may take as long as the volume does not answer: a signal for the caller ends its wait, not what it asked for.
+// Requests whose reply may be delayed for as long as the volume hangs. A signal ends the caller's wait, not the work that it asked for.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -14,12 +14,12 @@
 
 namespace kvcachefs {
 
-// Thread-safe; a leaf mutex, not held while a request is answered. Outlives what is given out.
+// Thread-safe; a leaf mutex, not held while a request is answered. Must outlive the completions that it returns.
 class InterruptibleAnswers {
  public:
   using Reply = void (*)(const Request& request, const Status& status);
-  // Answers the request when it is called, once, from any thread; or a signal does before, with EINTR. Keeps no reference to this
-  // beyond that. `reply`: null: the status.
+  // Returns a completion that answers the request, once, from any thread. If a signal comes first, the request is answered EINTR and the
+  // completion does nothing. This object keeps no reference to the request after the answer. `reply`: how to answer; null: with the status.
   StatusCompletion answering(const Request& request, Reply reply = nullptr);
   size_t waiting() const;
 
@@ -29,7 +29,7 @@ class InterruptibleAnswers {
     std::atomic<bool> answered{false}, registered{false}, interrupted{false};
   };
   static void on_interrupt(fuse_req_t request, void* self);
-  bool take(const std::shared_ptr<Waiting>& waiting);  // true: the caller answers it
+  bool take(const std::shared_ptr<Waiting>& waiting);  // true: the caller must answer it
   void end_wait(const std::shared_ptr<Waiting>& waiting);
 
   mutable LeafMutex mutex_;

@@ -1,5 +1,5 @@
-// Values that are kept for open files, by the number of the open, the oldest first, and the sum of their bytes. Not thread-safe: its owner has
-// the lock. What goes in is made before, and what comes out is a list of its own, so that memory is taken and freed without that lock.
+// Values of open files, by the number of the open, in order of age, with the sum of their bytes. Not thread-safe: the owner holds its lock.
+// Lists are made before insert() and returned by extract(), so that memory is allocated and freed outside that lock.
 #pragma once
 
 #include <cstddef>
@@ -20,13 +20,13 @@ class KeptByOpen {
   };
   using List = std::list<Kept>;
 
-  // To be inserted. `bytes` are those of the value.
+  // Makes a list for insert(). `bytes` is the size of the value.
   static List make(uint64_t opened, size_t bytes, Value value) {
     List made;
     made.push_back({opened, bytes + kNodesBytes, std::move(value)});
     return made;
   }
-  // False: there is one of this number, and `made` stays as it is.
+  // Returns false, and leaves `made` as it is, if there is already a value with this number.
   bool insert(List& made) {
     if (!where_.emplace(made.front().opened, made.begin()).second) return false;
     bytes_ += made.front().bytes;
@@ -37,12 +37,12 @@ class KeptByOpen {
     const auto found = where_.find(opened);
     return found == where_.end() ? nullptr : &found->second->value;
   }
-  // Empty: there is none.
+  // Returns an empty list if there is none.
   List extract(uint64_t opened) {
     const auto found = where_.find(opened);
     return found == where_.end() ? List() : extract(found);
   }
-  // There is one.
+  // Must not be empty.
   List extract_oldest() { return extract(where_.find(kept_.front().opened)); }
 
   size_t bytes() const { return bytes_; }

@@ -20,7 +20,7 @@ ListingPage::ListingPage(uint64_t after, const std::vector<DirectoryItem>& items
 void ListingPage::pass() {
   after_ = items_[next_++].cookie;
   if (!empty()) return;
-  next_ = 0;  // of a page that was read only the cookie stays
+  next_ = 0;  // once the page is used up, only its cookie is kept
   std::vector<Item>().swap(items_);
   std::vector<char>().swap(names_);
 }
@@ -44,7 +44,7 @@ void Listings::keep(uint64_t listing, ListingPage page) {
   const size_t bytes = page.bytes();
   Pages::List made = Pages::make(listing, bytes, std::move(page)), dropped;
   std::lock_guard lock(mutex_);
-  dropped = pages_.extract(listing);  // of a request beside this one
+  dropped = pages_.extract(listing);  // put there by a concurrent request
   pages_.insert(made);
   while (pages_.bytes() > most_bytes_) dropped.splice(dropped.end(), pages_.extract_oldest());
 }

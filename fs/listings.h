@@ -1,5 +1,5 @@
-// What is kept of open directories between two requests: the page of names that was read last, for the kernel asks for a part at a time
-// (on older kernels of 4 KiB). All pages together are bounded, however many directories are open.
+// The page of names that was read last, for each open directory: the kernel asks for a part of it at a time (4 KiB on older kernels).
+// The total size of all pages is bounded, however many directories are open.
 #pragma once
 
 #include <cstddef>
@@ -14,8 +14,8 @@
 
 namespace kvcachefs {
 
-// The names behind a cookie, as Store::list() answered them, those that were not given to the reader yet. Compact: names lie behind one
-// another. Not thread-safe; movable.
+// The names behind a cookie, as Store::list() returned them, without those already given to the reader. Compact: all names lie in one
+// array. Not thread-safe; movable.
 class ListingPage {
  public:
   struct Item {
@@ -26,38 +26,38 @@ class ListingPage {
   };
 
   ListingPage() = default;
-  // Names that follow the cookie `after`.
+  // `items` are the names that follow the cookie `after`.
   ListingPage(uint64_t after, const std::vector<DirectoryItem>& items);
 
   bool empty() const { return next_ == items_.size(); }
-  // A reader that is behind the cookie `after` goes on here.
+  // True if a reader that has got everything up to the cookie `after` continues here.
   bool continues(uint64_t after) const { return after_ == after; }
-  // Not of an empty page, here and below: the next one. The name is good until it is passed.
+  // The next name. The page must not be empty, here and below. The pointer to the name is valid until pass().
   const Item& item() const { return items_[next_]; }
   const char* name() const { return names_.data() + item().name_begin; }
-  // It was given to the reader.
+  // Call when the name was given to the reader.
   void pass();
   size_t bytes() const { return sizeof(*this) + items_.capacity() * sizeof(Item) + names_.capacity(); }
 
  private:
-  uint64_t after_ = 0;  // the cookie before that of item()
+  uint64_t after_ = 0;  // the cookie of the name before item()
   size_t next_ = 0;
   std::vector<Item> items_;
-  std::vector<char> names_;  // each with a zero behind it
+  std::vector<char> names_;  // each zero-terminated
 };
 
-// Pages by open directory. Thread-safe, one leaf mutex. A request takes the page out and puts what is left of it in again: of what is
-// dropped meanwhile, to stay within the bound, the oldest first, names are read from the store anew.
+// Pages by open directory. Thread-safe, one leaf mutex. A request takes the page out and puts the rest of it back. When the bound is
+// exceeded, the oldest pages are dropped; their names are then read from the store again.
 class Listings {
  public:
   explicit Listings(size_t most_bytes = 16 * kMiB) : most_bytes_(most_bytes) {}
 
-  // A number for a directory that is opened; never used again.
+  // Returns a number for the opened directory; numbers are never reused.
   uint64_t open();
   void close(uint64_t listing) { take(listing); }
-  // Its page; none: it was dropped, or none was kept, or another request has it.
+  // Takes the page out. None if it was dropped, was never kept, or another request has it.
   std::optional<ListingPage> take(uint64_t listing);
-  // To be called before the request is answered: the directory may be closed from then on.
+  // Call before the request is answered: the directory may be closed from then on.
   void keep(uint64_t listing, ListingPage page);
   size_t bytes() const;
 

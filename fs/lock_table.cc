@@ -15,13 +15,13 @@ bool LockTable::can_be_had(const File& file, const Request& request) const {
   return std::none_of(file.locks.begin(), file.locks.end(), [&](const Lock& lock) { return conflicts(request, lock); });
 }
 
-// All that is in its way may be closed already.
+// True if every lock that conflicts with the request may belong to a closed descriptor.
 bool LockTable::may_soon_be_had(const File& file, const Request& request) {
   return std::all_of(file.locks.begin(), file.locks.end(),
                      [&](const Lock& lock) { return !conflicts(request, lock) || lock.may_be_closed || lock.closes_unseen; });
 }
 
-// True if an owner in the way of the request waits, directly or through others, for a record lock of the requesting owner.
+// True if the owner of a conflicting lock waits, directly or through others, for a record lock of the requesting owner.
 bool LockTable::deadlocks(const Request& request) const {
   std::unordered_set<uint64_t> seen;
   std::vector<Request> waiting{request};
@@ -42,7 +42,7 @@ bool LockTable::deadlocks(const Request& request) const {
   return false;
 }
 
-// The owner's locks of that family lose the range: those that stand out of it are cut, or become two.
+// Unlocks the range for the owner's locks of that family: locks that extend beyond it are cut, or split in two.
 void LockTable::remove(File& file, const Request& range) {
   std::vector<Lock> rests;
   std::erase_if(file.locks, [&](const Lock& lock) {
@@ -62,7 +62,7 @@ void LockTable::remove(File& file, const Request& range) {
   file.locks.insert(file.locks.end(), rests.begin(), rests.end());
 }
 
-// Before put(). Neighbours that become one are not looked for.
+// Call before put(). Does not take into account that put() merges neighbours.
 bool LockTable::is_too_many(const File& file, const Request& request) const {
   size_t before = 0, after = request.mode == Mode::kUnlocked ? 0 : 1;
   for (const Lock& lock : file.locks) {
@@ -73,8 +73,8 @@ bool LockTable::is_too_many(const File& file, const Request& request) const {
   return after > before && locks_ + after - before > most_locks_;
 }
 
-// Neighbours of one kind become one, so that a file locked byte by byte is one lock. Those set through another handle stay
-// apart, for they end with it.
+// Merges neighbours of one kind, so that a file locked byte by byte has one lock. Locks set through another handle stay
+// separate, because they end with that handle.
 void LockTable::put(File& file, const Request& request) {
   remove(file, request);
   if (request.mode == Mode::kUnlocked) return;
@@ -122,7 +122,7 @@ void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t 
       } else {
         put(file, request);
         answers.emplace_back(std::move(done), Outcome::kGranted);
-        grant(request.file, answers);  // it may have become less
+        grant(request.file, answers);  // the owner may now hold less than before
       }
     } else if (waits && interrupted) {
       answers.emplace_back(std::move(done), Outcome::kInterrupted);
@@ -140,7 +140,7 @@ void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t 
   answer(answers);
 }
 
-// mutex_ held: the oldest first, each beside those granted before it.
+// mutex_ held. Grants waiting requests, oldest first, as far as the locks granted before allow.
 void LockTable::grant(ObjectId id, Answers& answers) {
   auto found = files_.find(id);
   if (found == files_.end()) return;

@@ -1,12 +1,12 @@
 // Advisory locks of files: flock(2), fcntl(2) record locks and open file description locks, with the meaning that Linux gives
-// them on a local file system. The driver keeps them because one file can have two nodeids (passthrough.h), and versions of one
-// temporary name have one each: the kernel keeps its own locks by nodeid, and would grant both.
+// them on a local file system. The driver keeps them, because one file can have two nodeids (passthrough.h), and each version of a
+// temporary name has its own: the kernel keeps its locks by nodeid, and would grant conflicting locks.
 //
-// A lock belongs to an owner, as the kernel names it, and was set through a handle. It ends when its owner gives it up, when the
-// owner closes any descriptor of the file (record locks: at FLUSH) or when that handle is released.
+// A lock belongs to an owner (the kernel's number for it) and was set through a handle. It ends when the owner unlocks it, when the
+// owner closes any descriptor of the file (record locks: at FLUSH), or when that handle is released.
 //
-// RELEASE comes after close(2) has returned. So a request that does not wait is not refused at once where each lock in its way
-// was set through a handle of which a descriptor was closed since: it waits until expire() is told that enough time has passed.
+// RELEASE arrives after close(2) has returned. So a non-waiting request is not refused at once if, for each conflicting lock, a descriptor
+// of the lock's handle was closed since: it is held back until expire() is called with a time that is late enough.
 //
 // Thread-safe, one leaf mutex. Nothing blocks; completions run once, with no lock held, inside the call that ends the wait.
 #pragma once
@@ -27,7 +27,7 @@ namespace kvcachefs {
 
 class LockTable {
  public:
-  static constexpr int64_t kCloseNs = 250'000'000;  // from FLUSH to RELEASE, at most, on a machine that is busy
+  static constexpr int64_t kCloseNs = 250'000'000;  // longest time from FLUSH to RELEASE on a busy machine
   static constexpr size_t kMostLocks = 1 << 20;
 
   enum class Family : uint8_t { kFlock, kRecord };
@@ -41,29 +41,29 @@ class LockTable {
     uint64_t handle = 0;
     uint32_t process = 0;
     uint64_t first = 0, last = UINT64_MAX;  // bytes, both included
-    bool closes_unseen = false;  // the handle's closes are not told by flushed()
+    bool closes_unseen = false;  // closes of the handle send no FLUSH, so flushed() is not called for it
   };
   using Done = std::move_only_function<void(Outcome)>;
 
-  // What would be more than `most_locks`, of all files together, is answered kTooMany; also where giving up a part makes two of one.
+  // A request that would raise the number of locks of all files above `most_locks` is answered kTooMany, also an unlock that splits a lock in two.
   explicit LockTable(size_t most_locks = kMostLocks) : most_locks_(most_locks) {}
 
-  // Takes, changes or gives up a lock. `waits`: until it can be had; else the answer is kWouldBlock. `token` names the request to
-  // interrupt(), from announce() on.
+  // Sets, changes or removes a lock. With `waits`, `done` is called once the lock can be granted; else the answer may be kWouldBlock.
+  // `token` identifies the request for interrupt(), which may be called from announce() on.
   void announce(uint64_t token);
   void set(const Request& request, bool waits, uint64_t token, int64_t now_ns, Done done);
-  // A signal: the request that waits is answered kInterrupted. Without effect where it was answered already.
+  // A signal arrived: a request that still waits is answered kInterrupted. No effect if it was answered already.
   void interrupt(uint64_t token);
-  // The first record lock in the way of the request.
+  // Returns the first record lock that conflicts with the request.
   std::optional<Request> conflict(const Request& request) const;
-  // A descriptor of the handle was closed by `owner`.
+  // `owner` closed a descriptor of the handle.
   void flushed(ObjectId file, uint64_t handle, uint64_t owner);
-  // The last one was.
+  // The last descriptor of the handle was closed.
   void released(ObjectId file, uint64_t handle);
-  // Refuses the non-waiting requests that have been held back for kCloseNs. Returns the time of the next call; none if there are none.
+  // Refuses the non-waiting requests that were held back for kCloseNs. Returns when to call it next; none if nothing is held back.
   std::optional<int64_t> expire(int64_t now_ns);
   std::optional<int64_t> next_expiry() const;
-  // Interrupts all that wait.
+  // Interrupts all waiting requests.
   void interrupt_all();
 
  private:
@@ -73,7 +73,7 @@ class LockTable {
   struct Waiter {
     Request request;
     uint64_t token = 0;
-    std::optional<int64_t> until_ns;  // does not wait for longer
+    std::optional<int64_t> until_ns;  // refused at this time
     Done done;
   };
   struct File {
@@ -97,9 +97,9 @@ class LockTable {
   mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, File> files_;
   std::unordered_map<uint64_t, ObjectId> waits_at_;             // by token
-  std::unordered_map<uint64_t, bool> announced_;                // by token: it was interrupted before set()
+  std::unordered_map<uint64_t, bool> announced_;                // by token: whether it was interrupted before set()
   size_t locks_ = 0;
-  size_t expiring_ = 0;  // of those that wait: with a time at which they are refused
+  size_t expiring_ = 0;  // number of waiters with until_ns
 };
 
 }  // namespace kvcachefs

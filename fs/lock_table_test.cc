@@ -35,7 +35,7 @@ class Locks {
     if (!outcome) table.expire(now_ns + LockTable::kCloseNs);
     return outcome.value();
   }
-  // Empty until it is answered.
+  // Empty until the request is answered.
   std::shared_ptr<std::optional<Outcome>> begin(const LockTable::Request& request, bool waits, uint64_t* token = nullptr) {
     auto outcome = std::make_shared<std::optional<Outcome>>();
     if (token != nullptr) *token = next_token_;
@@ -135,7 +135,7 @@ TEST(LockTable, FlockOutlivesTheCloseOfADuplicate) {
   EXPECT_EQ(locks.now(flock(2, Mode::kExclusive)), Outcome::kWouldBlock);
 }
 
-// close() returns before RELEASE comes: who asks next, and does not wait, is not refused.
+// close() returns before RELEASE comes: a non-waiting request right after close() is not refused.
 TEST(LockTable, WhatDoesNotWaitIsGivenWhatWasClosedAMomentAgo) {
   Locks locks;
   EXPECT_EQ(locks.now(flock(1, Mode::kExclusive)), Outcome::kGranted);
@@ -146,7 +146,7 @@ TEST(LockTable, WhatDoesNotWaitIsGivenWhatWasClosedAMomentAgo) {
   EXPECT_FALSE(next->has_value());
   locks.table.released(kFile, 1);
   EXPECT_EQ(*next, Outcome::kGranted);
-  // Held by a handle of which nothing was closed: refused at once.
+  // Held by a handle of which no descriptor was closed: refused at once.
   EXPECT_EQ(*locks.begin(flock(3, Mode::kExclusive), false), Outcome::kWouldBlock);
 }
 
@@ -188,7 +188,7 @@ TEST(LockTable, TellsWhatIsInTheWay) {
   EXPECT_FALSE(locks.table.conflict(record(1, Mode::kExclusive, 0, 999)).has_value());  // its own
 }
 
-// Random record locks of five owners over 24 bytes, waiting ones included, against what each byte says.
+// Random record locks of five owners over 24 bytes, waiting ones included, compared with a model that stores the locks of each byte.
 TEST(LockTable, AgreesWithAModelOfBytes) {
   constexpr uint64_t kBytes = 24, kOwners = 5;
   for (uint32_t seed = 0; seed < 300; ++seed) {
@@ -211,7 +211,7 @@ TEST(LockTable, AgreesWithAModelOfBytes) {
         if (wanted.mode == Mode::kUnlocked) held[byte].erase(wanted.owner);
         else held[byte][wanted.owner] = wanted.mode;
     };
-    // Of those that wait each that can be had, oldest first, has been granted; no other.
+    // Exactly the waiting requests that can be granted have been granted, oldest first.
     auto check_waiting = [&] {
       for (bool again = true; again;) {
         again = false;
@@ -269,7 +269,7 @@ TEST(LockTable, NoWayToALockPassesTheMost) {
   EXPECT_EQ(now(record(1, Mode::kShared, 50, 59)), Outcome::kTooMany) << "three of one";
   EXPECT_EQ(now(record(1, Mode::kUnlocked, 50, 99)), Outcome::kGranted) << "it only becomes shorter";
   EXPECT_EQ(now(record(1, Mode::kShared, 0, 49)), Outcome::kGranted) << "one instead of one";
-  // One that waits: when it can be had, the room that there was is another's.
+  // A request that waits: when it could be granted, another request has taken the last free entry.
   std::optional<Outcome> waiting;
   table.set(record(3, Mode::kExclusive, 20, 29, kOther), true, 1000, 0, [&](Outcome given) { waiting = given; });
   EXPECT_FALSE(waiting);

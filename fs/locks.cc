@@ -28,7 +28,7 @@ int errno_of(LockTable::Outcome outcome) {
   return EIO;
 }
 
-// Of any version of a temporary name, and by any nodeid, the same.
+// The lock identity is the same for all versions of a temporary name, and for all nodeids of an object.
 LockTable::Request request_of(Driver& driver, const fuse_file_info* file) {
   LockTable::Request wanted;
   wanted.file = driver.store->lock_identity(handle_of(file));
@@ -64,7 +64,7 @@ void set(const Request& request, const fuse_file_info* file, LockTable::Request 
   }
   const auto token = reinterpret_cast<uint64_t>(request.get());
   table.announce(token);
-  fuse_req_interrupt_func(request.get(), on_interrupt, &driver);  // may call it at once
+  fuse_req_interrupt_func(request.get(), on_interrupt, &driver);  // may call on_interrupt() at once
   table.set(wanted, waits, token, now_ns(), [request](LockTable::Outcome outcome) { fuse_reply_err(request, errno_of(outcome)); });
   if (!waits) driver.locks.watch();
 }
@@ -112,7 +112,7 @@ void FileLocks::watch() {
       return;
     }
   }
-  table.expire(std::numeric_limits<int64_t>::max());  // refuses them now: there is no thread that would do it later
+  table.expire(std::numeric_limits<int64_t>::max());  // refuses them now: no thread can do it later
 }
 
 // With mutex_ held.

@@ -1,4 +1,4 @@
-// Requests about locks, translated into requests of the lock table.
+// Handlers of lock requests: they translate them into requests to the lock table.
 #pragma once
 
 #include <mutex>
@@ -9,13 +9,13 @@
 
 namespace kvcachefs {
 
-// The lock table, and the thread that ends short waits (LockTable::expire). Thread-safe. The thread starts when it is first needed.
+// The lock table, and the thread that calls LockTable::expire(). Thread-safe. The thread starts when it is first needed.
 class FileLocks {
  public:
   ~FileLocks() { stop(); }
   LockTable table;
 
-  // Call after a request that may wait for LockTable::kCloseNs only. If no thread can be started, refuses all such requests at once.
+  // Call after each request that may be held back for LockTable::kCloseNs. If no thread can be started, refuses all such requests at once.
   void watch();
   // Interrupts all waits and ends the thread.
   void stop();

@@ -19,7 +19,7 @@ namespace kvcachefs {
 
 namespace {
 
-// The child. A path is shorter than what a pipe takes at once, so one read() has all of it.
+// Runs in the child. A path is shorter than what a pipe takes at once, so one read() gets all of it.
 [[noreturn]] void answer_one_question() {
   char path[PATH_MAX + 1] = {};
   if (::read(STDIN_FILENO, path, sizeof path - 1) <= 0) _exit(1);
@@ -45,7 +45,7 @@ MountProbe::MountProbe() {
   if (child_ != 0) return;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != daemon) _exit(1);
-  // By numbers that are out of the way: a daemon that was started without stdin has its pipes there.
+  // Use numbers above the standard ones: a daemon that was started without stdin has its pipes there.
   constexpr int kOutOfTheWay = 16;
   const int from_daemon = fcntl(question_end.get(), F_DUPFD, kOutOfTheWay), to_daemon = fcntl(answer_end.get(), F_DUPFD, kOutOfTheWay);
   if (dup2(from_daemon, STDIN_FILENO) < 0 || dup2(to_daemon, STDOUT_FILENO) < 0) _exit(1);
@@ -55,7 +55,7 @@ MountProbe::MountProbe() {
 
 MountProbe::~MountProbe() {
   if (child_ <= 0) return;
-  constexpr int kMostMs = 500;  // it is gone in one, but on a busy machine
+  constexpr int kMostMs = 500;  // it usually ends within 1 ms; longer on a busy machine
   kill(child_, SIGKILL);
   for (int ms = 0; ms < kMostMs && waitpid(child_, nullptr, WNOHANG) == 0; ++ms) poll(nullptr, 0, 1);
 }

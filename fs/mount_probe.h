@@ -1,6 +1,6 @@
-// Sends a new mount its first request, from a process of its own. That process is forked before the device is opened and before
-// there are threads, and has no open files but its ends of two pipes: a part of the daemon that waits for its own mount would
-// keep /dev/fuse open when the daemon is killed, and a program that waits for the mount would never get an answer.
+// Sends a new mount its first request, from a separate process. The process is forked before the device is opened and before threads
+// exist; its only open files are its ends of two pipes. A part of the daemon that waited for its own mount would keep /dev/fuse open when
+// the daemon is killed, and programs that wait for the mount would never get an answer.
 #pragma once
 
 #include <sys/types.h>
@@ -14,14 +14,14 @@ namespace kvcachefs {
 
 class MountProbe {
  public:
-  // Forks. To be called before there are threads, by the thread that lives as long as the process: the child ends with it.
+  // Forks. Call before any thread exists, from the thread that lives as long as the process: the child ends when that thread does.
   MountProbe();
   MountProbe(const MountProbe&) = delete;
   MountProbe& operator=(const MountProbe&) = delete;
-  ~MountProbe();  // waits half a second at most, for the child may hang in the kernel
+  ~MountProbe();  // waits half a second at most, because the child may hang in the kernel
 
-  // Has the child stat() `path`, and waits for its answer: 0 or an errno; ENOTCONN where the mount is gone again; ETIMEDOUT after
-  // `timeout_ms`; ECANCELED once `given_up` says so, which is asked some times a second. Once.
+  // Makes the child stat() `path` and waits for its result: 0 or an errno. ENOTCONN: the mount is gone again. ETIMEDOUT: no result after
+  // `timeout_ms`. ECANCELED: `given_up`, which is called some times a second, returned true. Call once.
   int ask(const std::string& path, int timeout_ms, const std::function<bool()>& given_up);
 
  private:

@@ -26,7 +26,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Without touching the last part, which may be a dead mount.
+// Makes the path absolute without resolving its last part, which may be a dead mount.
 Result<std::string> absolute(const std::string& path) {
   if (path.empty()) return fail(Code::kInvalid, "an empty path");
   std::string trimmed = path;
@@ -48,7 +48,7 @@ Result<std::string> absolute(const std::string& path) {
   return result == "/" ? "/" + last : result + "/" + last;
 }
 
-// The path of a directory without links. The daemon of what is mounted there is not asked.
+// Returns the path of a directory without symbolic links. Sends no request to the daemon of a mount there.
 Result<std::string> path_without_links(const std::string& path) {
   const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!directory.valid()) return fail_errno(errno, fmt::format("mountpoint {}", path));
@@ -71,7 +71,7 @@ size_t mounts_on(const std::string& path) {
   return count;
 }
 
-// But for "." and "..".
+// Without "." and "..".
 Result<size_t> count_entries(UniqueFd descriptor, const std::string& path) {
   DIR* directory = descriptor.valid() ? fdopendir(descriptor.get()) : nullptr;
   if (directory == nullptr) return fail_errno(errno, path);
@@ -86,7 +86,7 @@ Result<size_t> count_entries(UniqueFd descriptor, const std::string& path) {
 }  // namespace
 
 bool is_dead(const std::string& mountpoint) {
-  // statfs always asks the daemon; a stat can be answered from the kernel's cache for a second after it died.
+  // statfs always asks the daemon; a stat can be answered from the kernel's cache for a second after the daemon died.
   struct statfs space {};
   return ::statfs(mountpoint.c_str(), &space) != 0 && means_dead(errno);
 }
@@ -104,7 +104,7 @@ std::optional<MountedThere> mounted_on(const std::string& path) {
     std::string id, parent, device, root, where, options, word, type, source, of_file_system;
     fields >> id >> parent >> device >> root >> where >> options;
     if (unescape_mountinfo(where) != path) continue;
-    if (found && id == found_parent) continue;  // what was found is mounted on it
+    if (found && id == found_parent) continue;  // the mount found before lies on top of this one
     while (fields >> word && word != "-") {
     }
     if (!(fields >> type >> source >> of_file_system)) continue;
@@ -140,7 +140,7 @@ Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool none
     const bool ours = there && there->type == kMountType;
     log::warn("{} was left by a daemon that died; {}", where, ours ? "the new mount takes its place" : "unmounting it");
     if (!ours) lazily_unmount(where);
-    // A start that was killed can have left a second one below: as long as one is there, the bare directory is not seen.
+    // A start that was killed can have left a second dead mount below: while one is left, the bare directory stays hidden.
     while (ours && mounts_on(where) > 1 && is_dead(where) && lazily_unmount(where)) {
     }
     there = mounted_on(where);
@@ -150,7 +150,7 @@ Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool none
   if (::stat(where.c_str(), &info) != 0)
     return fail_errno(errno, fmt::format("mountpoint {} (make the directory first)", where));
   if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, fmt::format("mountpoint {} is not a directory", where));
-  if (char* resolved = realpath(where.c_str(), nullptr)) {  // its last part may be a link, into the volume even
+  if (char* resolved = realpath(where.c_str(), nullptr)) {  // its last part may be a symbolic link, even into the volume
     where = resolved;
     free(resolved);
   }
@@ -214,7 +214,7 @@ Status check_outside(const char* option, const std::string& path, const char* wh
   if (path.empty()) return {};
   std::error_code error;
   const std::string real = std::filesystem::weakly_canonical(path, error).string();
-  if (error || !inside(real, directory)) return {};  // what is wrong with the path is told by who opens it
+  if (error || !inside(real, directory)) return {};  // the code that opens the path reports its errors
   return fail(Code::kInvalid, fmt::format("option {}: {} lies inside {} {}: choose a path outside", option, path, what, directory));
 }
 

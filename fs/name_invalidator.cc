@@ -21,7 +21,7 @@ namespace kvcachefs {
 namespace {
 constexpr int kRaiseEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH, which older headers do not have
 constexpr int64_t kKnownNs = 2'000'000'000;
-constexpr std::chrono::seconds kForgottenAfter{10};  // of a directory, where there are other nodes (driver.h)
+constexpr std::chrono::seconds kForgottenAfter{10};  // longest caching of names on a shared volume: kSharedDirectoryTimeoutSeconds (driver.h)
 }  // namespace
 
 void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
@@ -32,7 +32,7 @@ void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
       pthread_setname_np(pthread_self(), "kvc-names");
       work();
     });
-  } catch (const std::exception& failure) {  // a limit of threads: names are known for their second
+  } catch (const std::exception& failure) {  // a limit of threads: the kernel uses evicted names for up to a second
     log::warn("no thread to tell the kernel of evicted names: {}", failure.what());
   }
 }

@@ -1,15 +1,15 @@
-// Tells the kernel of names that went without a request of its own: chunks that were evicted; and, when that is asked for, of all that
-// other nodes changed.
+// Tells the kernel of names that disappeared without a request from it: evicted chunks; and, on request, everything that other nodes
+// changed.
 //
-// The kernel may go by what it was told of a name for a second. Names that were probed are not evicted for longer than that, so only
-// few that go can be known to it: what was made, or listed, a moment ago, and what went although it was leased.
+// The kernel may use its cached answer for a name for one second. Names that were probed are kept from eviction for longer than that, so the
+// kernel can know only few evicted names: names made or listed a moment ago, and names evicted in spite of a lease.
 //
-// How: one notification that raises the epoch of the mount (Linux 6.16), so that each name is asked for once more when it is used
-// next, and one for each object, so that its attributes are. Neither waits for anything. Not FUSE_NOTIFY_INVAL_ENTRY: it takes the
-// lock of the directory in the kernel, which a client may hold while it waits for an answer of this daemon; were the daemon killed
-// then, it could not end, and would keep /dev/fuse open: the mount would hang instead of answering ENOTCONN.
-// On older kernels the name stays for what is left of its second: stat() tells the truth, for its attributes are asked for; access()
-// may not.
+// How: one notification raises the epoch of the mount (Linux 6.16), so that the kernel looks each name up again at its next use; and one for
+// each object makes it ask for the attributes again. Neither blocks. FUSE_NOTIFY_INVAL_ENTRY is not used: it takes the kernel's lock of the
+// directory, which a client may hold while it waits for an answer of this daemon. If the daemon were killed then, it could not exit and
+// would keep /dev/fuse open: the mount would hang instead of answering ENOTCONN.
+// On older kernels the name stays for the rest of its second: stat() is correct, because the kernel asks for the attributes; access()
+// may not be.
 #pragma once
 
 #include <atomic>
@@ -32,15 +32,15 @@ class NameInvalidator {
   NameInvalidator& operator=(const NameInvalidator&) = delete;
   ~NameInvalidator() { stop(); }
 
-  // After the session was mounted. `nodes_of` gives the nodeids under which the kernel may know an object.
+  // Call after the session was mounted. `nodes_of` returns the nodeids under which the kernel may know an object.
   using NodesOf = std::function<std::vector<uint64_t>(ObjectId)>;
   void start(fuse_session* session, NodesOf nodes_of);
-  // From any thread; does not wait. What comes before start() or after stop() is dropped.
+  // May be called by any thread; does not block. Names added before start() or after stop() are dropped.
   void add(std::vector<GoneName> names);
-  // Runs `then` once the kernel asks for each name before it goes by it, on a thread that it must not hold: at once, or after the time for
-  // which it remembers names. From any thread.
+  // Runs `then` once the kernel looks each name up again before it uses it: at once, or after the time for which the kernel caches
+  // names. `then` runs on the invalidator's thread, or in the caller if there is no such thread, and must not block. May be called by any thread.
   void forget_all(std::move_only_function<void()> then);
-  // A listing gave names with their attributes: the kernel knows them as if they had been probed.
+  // Call when a listing returned names with attributes: the kernel then knows them as if they had been probed.
   void note_listing();
   void stop();
 
@@ -51,8 +51,8 @@ class NameInvalidator {
   fuse_session* session_ = nullptr;
   NodesOf nodes_of_;
   std::atomic<int64_t> listed_ns_{INT64_MIN};
-  bool has_epochs_ = true;  // as far as is known
-  LeafMutex mutex_;        // a leaf. Guards:
+  bool has_epochs_ = true;  // until a notification fails
+  LeafMutex mutex_;        // leaf; guards:
   ConditionVariable ready_;
   std::vector<GoneName> names_;
   std::vector<std::move_only_function<void()>> asked_;

@@ -37,12 +37,12 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   const ReadAheadAfterAnswer later(*driver.store);
   auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
   if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);
-  fuse_entry_param absent{};  // nodeid 0: the kernel may remember that there is no such name
+  fuse_entry_param absent{};  // nodeid 0: the kernel may cache that the name is absent
   absent.entry_timeout = driver.absent_timeout_seconds();
   fuse_reply_entry(request, &absent);
 }
 
-// Objects the kernel forgets need nothing here: nodeids are object ids, found again through the index. But for aliases.
+// Only aliases need work when the kernel forgets an object: other nodeids are object ids, which the index finds again.
 void forget_node(fuse_req_t request, fuse_ino_t node, uint64_t times) {
   static_cast<Driver*>(::fuse_req_userdata(request))->passthrough.forget_node(ObjectId{node}, times);
 }
@@ -76,7 +76,7 @@ void read_link(const Request& request, fuse_ino_t node) {
   fuse_reply_readlink(request, target->c_str());
 }
 
-// Replies to a create. If the file existed and is passed through to readers under its nodeid, replies another nodeid.
+// Replies to a create. If the file existed and its nodeid is passed through to readers, replies another nodeid.
 void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite,
@@ -94,8 +94,8 @@ void answer_create(const Request& request, fuse_entry_param entry, const fuse_fi
   });
 }
 
-// Creates the file, or opens it if another client made it after the kernel saw it absent. If it is removed again before the open,
-// tries to create it once more (O_CREAT).
+// Creates the file, or opens it if another client made it after the kernel saw it absent. If the file is removed again before the open,
+// tries once more to create it (O_CREAT).
 Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId directory, const char* name, mode_t mode,
                                                 const fuse_file_info& file) {
   constexpr int kMostRounds = 100;
@@ -110,14 +110,14 @@ Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId
     auto found = store.lookup(directory, name, caller);
     if (!found && is_gone(found.error())) continue;
     if (!found) return std::unexpected(std::move(found).error());
-    // Made elsewhere: a link to be followed, a special file. The kernel, which could not tell us of closing it, looks again.
+    // Another client made a symbolic link, which must be followed, or a special file. The kernel, which could not tell us of closing it, looks it up again.
     if (!S_ISREG(found->mode)) return fail(S_ISDIR(found->mode) ? Code::kIsDirectory : Code::kStale, fmt::format("'{}' in directory {} is no file", name, directory.value));
     how.truncate = file.flags & O_TRUNC;
     auto opened = store.open(found->id, how, caller);
     if (!opened && is_gone(opened.error())) continue;
     if (!opened) return std::unexpected(std::move(opened).error());
     if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened, groups_of(request));
-    auto now = store.stat(found->id);  // emptied, perhaps
+    auto now = store.stat(found->id);  // the open may have emptied it
     return std::pair{now ? *now : *found, *opened};
   }
 }

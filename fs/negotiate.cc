@@ -36,7 +36,7 @@ class Capabilities {
   fuse_conn_info* connection_;
 };
 
-// Found at the first open: nothing tells beforehand.
+// Called at the first open of a file: no earlier call tells that the kernel will refuse.
 void passthrough_refused(Driver& driver, bool in_memory, int error) {
   driver.store->backing_refused(in_memory);
   const std::string what = in_memory ? "of chunks in RAM" : "of chunks on this volume";
@@ -62,10 +62,10 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   capabilities.want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open: a second writer can be told ESTALE
   capabilities.want(FUSE_CAP_PARALLEL_DIROPS);
   capabilities.want(FUSE_CAP_READDIRPLUS);
-  capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
+  capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // if READDIRPLUS were always used, plain listings would be 13 times slower
   capabilities.want(FUSE_CAP_CACHE_SYMLINKS);
-  capabilities.want(FUSE_CAP_EXPORT_SUPPORT);  // lookups by nodeid: a file handle outlives what the kernel remembers
-  // Set-id bits are dropped here where it is told when; else the kernel does it, which asks for security.capability before
+  capabilities.want(FUSE_CAP_EXPORT_SUPPORT);  // lookups by nodeid: file handles stay valid after the kernel has forgotten the nodeid
+  // The daemon drops set-id bits if libfuse tells it when; otherwise the kernel drops them, and asks for security.capability before
   // every write.
   capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
 #ifdef FUSE_CAP_HANDLE_KILLPRIV_V2
@@ -73,13 +73,13 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   else capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV_V2);
 #endif
 #ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
-  // Without it an open with FOPEN_DIRECT_IO cannot be mmapped shared: then buffered opens go through the page cache.
+  // Without this, a file opened with FOPEN_DIRECT_IO cannot be mapped shared: then buffered opens go through the page cache.
   driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 #endif
 #ifdef FUSE_CAP_PASSTHROUGH
   if (driver.options.store.passthrough && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
-    // So many file systems may lie below the files that are passed through. Each is one less that may be stacked on the mount, of two
-    // in all: at 1 overlayfs would not take it as a layer.
+    // The number of file systems that may lie below the files that are passed through. Each one reduces the number that may be stacked on the
+    // mount, of two in all: at 1, overlayfs could not use the mount as a layer.
     connection->max_backing_stack_depth = driver.volume_is_stacked ? 1 : 0;
     const StoreStatus status = driver.store->status();
     driver.passthrough.enable(driver.session, {[store = driver.store](ObjectId object) { return store->backing_file(object); },

@@ -5,9 +5,9 @@ struct fuse_conn_info;
 
 namespace kvcachefs {
 
-inline constexpr unsigned kReadAheadBytes = 4 << 20;  // of buffered and mmap readers; the kernel's 128 KiB is far too little
+inline constexpr unsigned kReadAheadBytes = 4 << 20;  // of buffered and mmap readers; the kernel's default of 128 KiB is far too little
 
-// The handler of INIT, and the one place where that is decided. `userdata` is the Driver.
+// The handler of INIT, and the only place where capabilities are chosen. `userdata` is the Driver.
 void negotiate(void* userdata, fuse_conn_info* connection);
 
 }  // namespace kvcachefs

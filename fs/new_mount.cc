@@ -1,7 +1,7 @@
 #include "fs/new_mount.h"
 
 #include <fcntl.h>
-#include <linux/mount.h>  // not beside <sys/mount.h>, which older C libraries cannot bear
+#include <linux/mount.h>  // not together with <sys/mount.h>: that does not compile with older C libraries
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/syscall.h>
@@ -32,7 +32,7 @@ int move_mount(int from, int to_directory, const char* to, unsigned flags) {
   return static_cast<int>(syscall(SYS_move_mount, from, "", to_directory, to, flags | MOVE_MOUNT_F_EMPTY_PATH));
 }
 
-// What a word of the options sets: attributes of the mount, and a flag of the file system.
+// The effect of a word of the options: attributes of the mount, and a flag of the file system.
 struct Word {
   std::string_view name;
   uint64_t set, cleared;
@@ -99,7 +99,7 @@ Result<NewMount> NewMount::make(const std::string& source, const std::vector<std
   KVC_TRY(context.set("rootmode", fmt::format("{:o}", S_IFDIR)));
   KVC_TRY(context.set("user_id", fmt::format("{}", getuid())));
   KVC_TRY(context.set("group_id", fmt::format("{}", getgid())));
-  uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;  // unless they are taken back, as by libfuse
+  uint64_t attributes = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV;  // the defaults, unless `words` say otherwise, as in libfuse
   for (const std::string& name : words) {
     const Word* word = find_word(name);
     if (word == nullptr) return fail(Code::kInvalid, fmt::format("option '{}'", name));
@@ -112,11 +112,11 @@ Result<NewMount> NewMount::make(const std::string& source, const std::vector<std
 }
 
 Status NewMount::replace_dead(const std::string& mountpoint) {
-  // What is detached is this very mount, also if another one comes on top or somebody else detaches it meanwhile.
+  // This descriptor names the very mount to detach, even if another mount comes on top or another program detaches it meanwhile.
   const UniqueFd dead(::open(mountpoint.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   struct statfs space {};
   if (!dead.valid()) return fail_errno(errno, fmt::format("mountpoint {}", mountpoint));
-  if (::fstatfs(dead.get(), &space) == 0 || !means_dead(errno)) {  // unmounted or replaced meanwhile
+  if (::fstatfs(dead.get(), &space) == 0 || !means_dead(errno)) {  // the dead mount was unmounted or replaced meanwhile
     if (mounted_on(mountpoint)) return fail(Code::kBusy, fmt::format("mountpoint {} has something else mounted on it by now", mountpoint));
     return put_on(mountpoint);
   }
@@ -138,7 +138,7 @@ Status NewMount::put_on(const std::string& mountpoint) {
 UniqueFd directory_below(const std::string& mountpoint) {
   const size_t slash = mountpoint.rfind('/');
   const std::string parent = slash == 0 ? "/" : mountpoint.substr(0, slash);
-  // A copy of the mount that the directory lies in, without what is mounted there.
+  // A copy of the mount that contains the directory, without what is mounted on the directory.
   const UniqueFd tree(static_cast<int>(syscall(SYS_open_tree, AT_FDCWD, parent.c_str(), OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC)));
   if (!tree.valid()) return {};
   return UniqueFd(::openat(tree.get(), mountpoint.c_str() + slash + 1, O_RDONLY | O_DIRECTORY | O_CLOEXEC));

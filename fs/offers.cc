@@ -12,7 +12,7 @@ namespace kvcachefs {
 
 namespace {
 
-// A kernel whose release cannot be read is taken for a new one: it says itself what it has not.
+// A kernel whose release cannot be parsed is assumed to be new: INIT tells which features it lacks.
 bool kernel_is_at_least(int wanted_major, int wanted_minor) {
   utsname names{};
   int major = 0, minor = 0;

@@ -1,4 +1,4 @@
-// Features of this machine that are known before the kernel is asked: from the libfuse built against, the kernel's
+// Features of this machine that can be told before the kernel is asked: from the libfuse built against, the kernel's
 // release and parameters, and the user.
 #pragma once
 
@@ -15,16 +15,16 @@ bool may_pass_through(const MountOptions& options);
 // The kernel's parameter fuse.enable_uring: 'Y' or 'N'; '-' where it has none.
 char ring_parameter();
 
-// Whether requests are to come over io_uring; if not, the reason and the remedy.
+// Whether requests should come over io_uring; if not, the reason and the remedy.
 struct RingChoice {
   bool use = false;
-  bool missed = false;  // wanted, and not to be had
+  bool missed = false;  // wanted, but not available
   std::string state;
 };
 using LibraryVersion = std::pair<int, int>;
 RingChoice choose_ring(Switch wanted, char parameter, LibraryVersion library);
-// In 3.18 replies from other threads than the ring's, which ours are while bodies are loaded, can corrupt a ring: a client
-// hangs then (libfuse issue 1443; mended in what follows 3.18).
+// libfuse 3.18: a reply from a thread other than the ring's can corrupt the ring, and a client then hangs (libfuse issue 1443; fixed in
+// the versions after 3.18). This daemon replies from other threads when it loads bodies.
 bool ring_may_hang(LibraryVersion library);
 
 }  // namespace kvcachefs

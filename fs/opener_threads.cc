@@ -21,12 +21,12 @@ void OpenerThreads::run(Work work) {
   work();
 }
 
-// True if a thread will take the work that is queued next. Starts one more if all are busy. mutex_ held.
+// True if a thread will take the work that is queued next. Starts one more thread if all are busy. mutex_ held.
 bool OpenerThreads::has_thread() {
   if (queue_.size() >= idle_ && threads_.size() < kMostThreads) {
     try {
       threads_.emplace_back([this] { work(); });
-    } catch (const std::exception& failure) {  // a limit of threads or of memory: those that are there go on alone
+    } catch (const std::exception& failure) {  // a limit of threads or of memory: the existing threads do the work
       log::debug("no more threads that open files: {}", failure.what());
     }
   }

@@ -1,4 +1,4 @@
-// A few threads for work that may wait for the volume, so that the threads that take requests do not. They start when first needed.
+// A few threads for work that may block on the volume, so that the threads that take requests do not. They start when first needed.
 // Thread-safe, one leaf mutex.
 #pragma once
 
@@ -18,9 +18,9 @@ class OpenerThreads {
   static constexpr size_t kMostThreads = 4;
   ~OpenerThreads() { stop(); }
 
-  // Inside the call once stopped, and where no thread can be started.
+  // Queues `work` for a thread. Runs it in the caller after stop(), and if no thread can be started.
   void run(Work work);
-  // Does the queued work, then ends the threads.
+  // Finishes the queued work, then ends the threads.
   void stop();
 
  private:

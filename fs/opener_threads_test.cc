@@ -39,7 +39,7 @@ TEST(OpenerThreads, WhatIsQueuedIsDoneBeforeTheyEnd) {
   threads.stop();
 }
 
-// A process in which no thread can be started: exits with 0 if `checks` says so.
+// A process in which no thread can be started: exits with 0 if `checks` returns true.
 template <typename Checks>
 void without_threads(Checks checks) {
   const rlimit none{.rlim_cur = 0, .rlim_max = 0};

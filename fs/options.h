@@ -13,16 +13,16 @@ namespace kvcachefs {
 
 enum class Switch : uint8_t { kAuto, kOn, kOff };
 
-// Of the request loop, which wakes only as many as requests keep busy: one a processor, 2 to 16. At least 2: a handler may
+// Default of `threads`: one a processor, 2 to 16; the request loop wakes only as many as requests keep busy. At least 2, because a handler may
 // open a file of a slow volume.
 uint32_t default_threads();
-// 0 on one processor: there polling would take it from the clients.
+// 0 on one processor, where polling would take the processor from the clients.
 uint32_t default_busy_poll_us();
 
 struct MountOptions {
   StoreOptions store;
   Switch passthrough = Switch::kAuto;
-  Switch io_uring = Switch::kAuto;  // FUSE over io_uring; the kernel parameter fuse.enable_uring is the administrator's
+  Switch io_uring = Switch::kAuto;  // FUSE over io_uring; the administrator must set the kernel parameter fuse.enable_uring
   uint32_t threads = default_threads();
   uint32_t busy_poll_us = default_busy_poll_us();
   std::string log_level = "info";
@@ -32,11 +32,11 @@ struct MountOptions {
   std::vector<std::string> kernel;  // passed on to mount(2): "nosuid", "noatime", ...
 };
 
-// "-o" lists, each "a,b=c". Unknown, malformed and contradictory ones are refused: the message names the option, the value
-// and the allowed values.
+// Parses the arguments of -o, each a list "a,b=c". Refuses unknown, malformed and contradictory options: the message names the option, the
+// value and the allowed values.
 Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists);
-// Called by the helper of mount(8), as root (KVCACHEFS_MOUNT_HELPER in the environment): the options are all there is, and a flag
-// of the kernel that they do not name is as mount(8) has it, which does not pass on its defaults.
+// True if the helper of mount(8) called the command, as root (KVCACHEFS_MOUNT_HELPER in the environment). The options are then complete: a
+// kernel flag that they do not name has the default of mount(8), which does not pass on its defaults.
 bool called_by_mount8();
 std::vector<OptionText> mount_options_text(const MountOptions& options);
 // Changes an option of the driver while mounted: log_level.

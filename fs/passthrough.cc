@@ -15,7 +15,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr auto kPromised = std::chrono::seconds(1);  // from the lookup to the open
+constexpr auto kPromised = std::chrono::seconds(1);  // longest time from the lookup to the open
 constexpr size_t kMostPromised = 4096;
 
 // As in linux/fuse.h of Linux 6.9, which may be newer than the headers here.
@@ -27,8 +27,8 @@ struct BackingMap {
 constexpr unsigned long kOpenBackingFile = _IOW(229, 1, BackingMap);  // FUSE_DEV_IOC_BACKING_OPEN
 constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);   // FUSE_DEV_IOC_BACKING_CLOSE
 
-// The kernel refuses all files of a kind if it refuses one with these errors: no CAP_SYS_ADMIN where it counts (a container with users of
-// its own), file systems stacked too high (overlayfs on overlayfs), one that it cannot pass through.
+// With these errors the kernel refuses all files of a kind: no CAP_SYS_ADMIN where it counts (a container with its own user namespace),
+// too many stacked file systems (overlayfs on overlayfs), or a file system that it cannot pass through.
 bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error == EOPNOTSUPP || error == ENOTTY; }
 }  // namespace
 
@@ -75,7 +75,7 @@ void Passthrough::promise(ObjectId node) {
   promised_[node] = std::chrono::steady_clock::now() + kPromised;
 }
 
-// mutex_ held. Null if it is not.
+// mutex_ held. Returns null if `node` is not outdated.
 const Passthrough::Node* Passthrough::outdated(ObjectId node) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end() || found->second.passed == 0) return nullptr;
@@ -99,7 +99,7 @@ void Passthrough::show_as_opened(ObjectId node, Stat& stat) const {
   stat.ctime_ns = state->as_opened->ctime_ns;
 }
 
-// mutex_ held. A reader that found the node in between does not get it passed through: its writer would be told ESTALE again.
+// mutex_ held. True if `node` is promised to a writer. A reader that opens it meanwhile gets no passthrough; else the writer would get ESTALE again.
 bool Passthrough::is_promised(ObjectId node) {
   auto promise = promised_.find(node);
   if (promise == promised_.end()) return false;
@@ -118,14 +118,14 @@ bool Passthrough::is_passed(ObjectId node) const {
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = aliases_.object_of(node);
   const ObjectId now = aliases_.current(object);
-  if (now != node && !is_passed(now)) return now;  // another was given since the kernel looked the name up
+  if (now != node && !is_passed(now)) return now;  // another alias was given since the kernel looked the name up
   const ObjectId alias = aliases_.give(object);
   has_aliases_ = true;
-  promise(alias);  // else the next reader that looks it up has it passed through
+  promise(alias);  // so that no reader that looks it up first gets it passed through
   return alias;
 }
 
-// mutex_ held. None: its backing file is to be registered first.
+// mutex_ held. Returns none if the backing file must be registered first.
 std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& state, Access access) {
   const bool write = access == Access::kWrite;
   if (write) promised_.erase(node);
@@ -135,11 +135,11 @@ std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& st
   }
   if (state.passed > 0) {
     ++state.passed;
-    // The kernel takes no other open of it. Past the daemon, a read with O_DIRECT would have to be aligned as the volume says.
+    // The kernel takes no other kind of open of this nodeid. A passed-through O_DIRECT read would need the alignment of the volume, so the daemon reads.
     return Decision{.backing_id = state.backing_id, .in_memory = state.in_memory,
                     .by_daemon = access == Access::kReadDirect && !state.in_memory};
   }
-  // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well. And a nodeid of
+  // The kernel does not mix opens: while a cached or direct open lives, this one must go through the daemon as well. And a nodeid from
   // before the last change in place is not passed through again.
   const bool current = aliases_.current(aliases_.object_of(node)) == node;
   if (write || state.others > 0 || !current || is_promised(node)) {
@@ -162,21 +162,21 @@ void Passthrough::open(ObjectId node, Access access, Then then) {
   }
   if (decision) return then(*decision);
   if (!remote_) return register_node(node, object, access, std::move(then));
-  struct Queued {  // else nobody would end the wait of others
+  struct Queued {  // if run() throws, ends `opening`, on which others may wait
     Passthrough& passthrough;
     ObjectId node;
     bool done = false;
     ~Queued() {
       if (done) return;
       for (Waiting& each : passthrough.end_opening(node, {})) each.then(each.decision);
-      passthrough.release(node, false);  // this open, which throws, counted as one
+      passthrough.release(node, false);  // end_opening() has counted this open, which now fails
     }
   } queued{*this, node};
   openers_.run([this, node, object, access, then = std::move(then)]() mutable { register_node(node, object, access, std::move(then)); });
   queued.done = true;
 }
 
-// Called by the one that set `opening`, which is first to be decided; those that wait for it follow in turn.
+// Called for the open that set `opening`. That open is decided first; the opens that wait for it follow in order.
 void Passthrough::register_node(ObjectId node, ObjectId object, Access access, Then then) {
   Registered registered = register_object(object, access);
   const Decision first{.backing_id = registered.id, .in_memory = registered.in_memory};
@@ -185,11 +185,11 @@ void Passthrough::register_node(ObjectId node, ObjectId object, Access access, T
   for (Waiting& each : waiting) each.then(each.decision);
 }
 
-// Ends `opening`, for the open that set it: it counts as passed through, or as another. Decides on those that waited. Allocates nothing
-// that it could not do without.
+// Ends `opening` for the open that set it, and counts that open as passed through or as another. Decides on the opens that waited. If
+// an allocation fails, does without it.
 std::vector<Passthrough::Waiting> Passthrough::end_opening(ObjectId node, Registered registered) {
   std::lock_guard lock(mutex_);
-  Node& state = nodes_.find(node)->second;  // nobody removes it while it is opening
+  Node& state = nodes_.find(node)->second;  // no call removes it while it is opening
   state.opening = false;
   std::vector<Waiting> waiting = std::exchange(state.waiting, {});
   if (registered.id > 0) {
@@ -230,7 +230,7 @@ Passthrough::Registered Passthrough::register_object(ObjectId object, Access acc
   return registered;
 }
 
-// 0: the kernel does not take it.
+// Returns 0 if the kernel refuses the file.
 int32_t Passthrough::register_file(const BackingFile& file) {
   if (file.descriptor < 0 || refused_[file.in_memory]) return 0;
   const BackingMap map{.descriptor = file.descriptor};
@@ -253,7 +253,7 @@ void Passthrough::release(ObjectId node, bool passed_through) {
     if (!passed_through) --state.others;
     if (state.passed == 0 && state.others == 0 && !state.opening) nodes_.erase(found);
   }
-  // Not by fuse_passthrough_close(): it asks a request, and that may have been answered.
+  // fuse_passthrough_close() cannot be used: it needs a request, and the request may have been answered.
   if (closed > 0) close_backing(closed);
 }
 

@@ -1,12 +1,12 @@
-// FUSE passthrough: reads of a solo body go from the kernel straight to the extent file, those of a big body in RAM to its
-// memory file. The rules the kernel sets:
-//  - one backing id per inode while it is open; every further read-only open carries the same one;
-//  - while a passthrough open lives, no cached or direct open of that inode: an open for writing (or a truncate by path)
+// FUSE passthrough: the kernel reads a solo body straight from its extent file, and a big body in RAM straight from its
+// memory file. The kernel's rules:
+//  - while an inode is open, it has one backing id; every further read-only open must carry the same one;
+//  - while an inode has a passthrough open, it takes no cached or direct open. So an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
-//    they opened, and their nodeid the size that goes with them.
-// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held. An open of a node whose backing file is
-// being registered is decided once that is done: told ESTALE, it could be told twice in a row, and the kernel repeats an open
-// only once. No thread waits for it; where the volume is remote, a thread for that opens the file.
+//    they opened, and their nodeid keeps the size of those bytes.
+// Thread-safe. One leaf mutex; not held during calls of the kernel or the store. If an open arrives while the backing file of its nodeid is
+// being registered, its decision waits for that: otherwise it could be answered ESTALE twice in a row, and the kernel repeats an open
+// only once. No thread blocks meanwhile; on a remote volume a separate thread opens the file.
 #pragma once
 
 #include <atomic>
@@ -30,11 +30,11 @@ namespace kvcachefs {
 
 class Passthrough {
  public:
-  // `on_refusal`: the kernel takes no file of the volume, or no file in RAM (`in_memory`), for the reason `error`. Once for
-  // either, from the thread that opens.
-  // `epoch` of the mount: an alias that a file handle holds means no other file at the next mount.
-  // `remote`: to open a file of the volume may take long.
-  // `source`: the store's, see there.
+  // `on_refusal`: called when the kernel refuses all files of the volume, or all memory files (`in_memory`), with the reason `error`. Called
+  // at most once for each of the two, from the thread that opens.
+  // `epoch` of the mount: aliases contain it, so an alias in an old file handle never means another file at the next mount.
+  // `remote`: opening a file of the volume may take long.
+  // `source`: the store's functions, described there.
   struct Source {
     std::function<BackingFile(ObjectId object)> backing_file;
     std::function<Result<Stat>(ObjectId object)> stat;
@@ -48,42 +48,42 @@ class Passthrough {
     enabled_ = true;
   }
   bool enabled() const { return enabled_; }
-  bool takes_extents() const { return enabled_ && !refused_[0]; }  // as far as is known
+  bool takes_extents() const { return enabled_ && !refused_[0]; }  // false once the kernel has refused them
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
-  ObjectId node_of(ObjectId object) const;  // by which the kernel knows it
-  // The nodeid for an entry that is answered to the kernel: call forget_node() if it was not. `to_be_written`: for a client that got ESTALE and
-  // will open the object for writing: one without passthrough opens.
+  ObjectId node_of(ObjectId object) const;  // the nodeid by which the kernel knows it
+  // Returns the nodeid for an entry that is about to be sent to the kernel; call forget_node() if the entry was not sent. `to_be_written`: the
+  // client got ESTALE and will open the object for writing, so the nodeid must have no passthrough opens.
   ObjectId tell_node(ObjectId object, bool to_be_written);
-  void tell_again(ObjectId node);  // the very nodeid that the kernel asked by is answered
-  void forget_node(ObjectId node, uint64_t times);  // the kernel does not know it any more, having been told so often
+  void tell_again(ObjectId node);  // the entry carries the nodeid that the kernel asked for
+  void forget_node(ObjectId node, uint64_t times);  // the kernel returned `times` lookups of it
 
-  // An open of `node`, or the time of a truncate by path: with kRead tries to pass it through.
+  // How `node` is opened. kRead tries passthrough. kWrite is also used while a truncate by path runs.
   enum class Access : uint8_t { kRead, kReadDirect, kWrite };
   struct Decision {
     bool stale = false;      // answer ESTALE
-    int32_t backing_id = 0;  // > 0: answer with it
-    bool in_memory = false;  // ... which is of a body in RAM
-    bool by_daemon = false;  // ... but the daemon reads: FOPEN_DIRECT_IO
+    int32_t backing_id = 0;  // > 0: put it into the answer
+    bool in_memory = false;  // the backing file is a memory file
+    bool by_daemon = false;  // the daemon reads all the same: FOPEN_DIRECT_IO
   };
   using Then = std::move_only_function<void(Decision)>;
-  // `then` is called once, inside the call or by another thread. What it throws there ends the daemon: it answers its request by itself.
-  // Where there is no memory to find out more the open goes through the daemon; this throws only what is thrown before anything counts.
+  // Decides on an open. Calls `then` once, inside the call or from another thread. There, an exception of `then` ends the daemon, so `then` must
+  // catch its own. If memory runs out while the file is registered, the open goes through the daemon; open() throws only before it has counted the open.
   void open(ObjectId node, Access access, Then then);
-  // True if readers of this nodeid keep an older body while writers have another nodeid; a lookup of the name answers that one.
+  // True if readers of this nodeid keep an older body while writers use another nodeid, which a lookup of the name now returns.
   bool is_outdated(ObjectId node) const;
-  // Of such a nodeid: the size and times that its readers' bytes have.
+  // For such a nodeid: sets `stat` to the size and times of the bytes that its readers see.
   void show_as_opened(ObjectId node, Stat& stat) const;
-  // Ends the threads that open files. No open is begun afterwards.
+  // Ends the threads that open files. Call when no further open will begin.
   void stop() { openers_.stop(); }
-  // The end of an open that open() let in (also when its reply failed).
+  // Ends an open that open() counted (also when its reply failed).
   void release(ObjectId node, bool passed_through);
 
  private:
   struct Waiting {
     Access access;
     Then then;
-    Decision decision;  // once there is one
+    Decision decision;  // set once decided
   };
   struct Registered {
     int32_t id = 0;  // 0: nothing is passed through
@@ -93,10 +93,10 @@ class Passthrough {
   struct Node {
     int32_t backing_id = 0;
     uint32_t passed = 0, others = 0;
-    bool in_memory = false;  // its backing file
-    bool opening = false;  // the kernel is asked for a backing id
-    std::vector<Waiting> waiting;  // for that
-    std::optional<Stat> as_opened;  // when it was registered
+    bool in_memory = false;  // its backing file is a memory file
+    bool opening = false;  // a backing file is being registered
+    std::vector<Waiting> waiting;  // opens that wait for that
+    std::optional<Stat> as_opened;  // at the time of registration
   };
   std::optional<Decision> decide(ObjectId node, Node& state, Access access);
   void register_node(ObjectId node, ObjectId object, Access access, Then then);
@@ -116,9 +116,9 @@ class Passthrough {
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable LeafMutex mutex_;
-  std::unordered_map<ObjectId, Node> nodes_;  // that are open
+  std::unordered_map<ObjectId, Node> nodes_;  // open nodeids
   AliasTable aliases_;
-  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids answered to clients that will write, and until when
+  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids given to clients that will write, and the end of the promise
   std::atomic<bool> has_aliases_{false};
   bool remote_ = false;
   OpenerThreads openers_;

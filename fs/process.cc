@@ -45,7 +45,7 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// The signals that end a process, as something to poll, until restore().
+// A descriptor to poll for the signals that end a process. The signals are blocked until restore().
 class SignalDescriptor {
  public:
   SignalDescriptor() {
@@ -68,12 +68,12 @@ class SignalDescriptor {
   UniqueFd descriptor_;
 };
 
-// The waiting parent: passes signals on, and kills a daemon that does not end by them.
+// The waiting parent: passes signals on to the daemon, and kills a daemon that does not end.
 class DaemonWait {
  public:
   DaemonWait(pid_t daemon, const SignalDescriptor& signals) : daemon_(daemon), signals_(signals) {}
   bool interrupted() const { return signals_taken_ > 0; }
-  // Until there is something to read, or at most `timeout_ms`; tells which.
+  // Waits until `descriptor` is readable, at most `timeout_ms`; returns whether it is.
   bool poll_once(int descriptor, int timeout_ms) {
     pollfd waited[] = {{.fd = descriptor, .events = POLLIN, .revents = 0}, {.fd = signals_.get(), .events = POLLIN, .revents = 0}};
     if (killed_at_ms_ < 0 && interrupted() && now_ms() > first_at_ms_ + kPatienceMs) end_it();
@@ -89,7 +89,7 @@ class DaemonWait {
     }
     return waited[0].revents != 0;
   }
-  // It was killed some time ago and is still there: it hangs in the kernel.
+  // True if the daemon was killed some time ago and still exists: it hangs in the kernel.
   bool is_stuck() const { return killed_at_ms_ >= 0 && now_ms() > killed_at_ms_ + kPatienceMs; }
 
  private:
@@ -105,8 +105,8 @@ class DaemonWait {
   int64_t first_at_ms_ = 0, killed_at_ms_ = -1;
 };
 
-// What the daemon had forked ends with it, a moment later perhaps, and is this process's to wait for by then. Not for long: it may
-// hang in the kernel.
+// Waits for processes that the daemon had forked. They end with it, perhaps a moment later, and are by then children of this process. Does not
+// wait long, because one of them may hang in the kernel.
 void wait_for_its_children() {
   constexpr int kLooks = 200, kBetweenMs = 10;
   for (int look = 0; look < kLooks; ++look) {
@@ -129,7 +129,7 @@ int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor
     open = got > 0 || (got < 0 && errno == EINTR);
   }
   if (report == kReady && !wait.interrupted()) return 0;
-  // The daemon ends now; data that it has accepted meanwhile may have to be written out first.
+  // The daemon is ending. It may have to write out data that it has accepted meanwhile.
   int status = 0;
   pid_t ended = 0;
   while ((ended = waitpid(daemon, &status, WNOHANG)) == 0 && !wait.is_stuck()) wait.poll_once(-1, kLookMs);
@@ -181,8 +181,8 @@ void lower_oom_score() {
   std::ofstream(kPath) << kWanted << std::endl;
 }
 
-// Without this the C library raises the size from which it maps a piece by itself to the largest that was ever freed; smaller pieces lie in
-// a heap, which shrinks at its end only.
+// Without this, the C library raises the size from which it maps a block separately to the largest size that was ever freed. Smaller blocks lie in
+// a heap, which shrinks only at its end.
 void give_back_large_pieces() {
 #ifdef M_MMAP_THRESHOLD
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
@@ -190,7 +190,7 @@ void give_back_large_pieces() {
 }
 
 Status raise_descriptor_limit() {
-  constexpr rlim_t kLeast = 64;  // from here on store/base/descriptors.h has something to share out
+  constexpr rlim_t kLeast = 64;  // the least that store/base/descriptors.h can share out
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   limit.rlim_cur = limit.rlim_max;
@@ -205,7 +205,7 @@ Status raise_descriptor_limit() {
 }
 
 Status check_limits() {
-  constexpr rlim_t kLargestFile = 2 * kMaxSealedBytes;  // a body, and what belongs to it; larger files are written through, and EFBIG is told
+  constexpr rlim_t kLargestFile = 2 * kMaxSealedBytes;  // a body with its metadata; larger files are written through, and the client gets EFBIG
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kLargestFile)
     return fail(Code::kInvalid, fmt::format("this process may write files of {} bytes at most (ulimit -Hf): what clients store could not be written to "
@@ -225,7 +225,7 @@ Readiness Readiness::start(bool foreground, const std::function<void(bool hangs)
   if (pipe2(ends, O_CLOEXEC) != 0) return readiness;
   UniqueFd reader(ends[0]);
   readiness.pipe_.reset(ends[1]);
-  const SignalDescriptor signals;  // also of one that comes before the daemon is there
+  const SignalDescriptor signals;  // catches also a signal that comes before the fork
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t command = getpid(), daemon = fork();
   if (daemon < 0) {
@@ -279,7 +279,7 @@ bool Readiness::report(std::string_view text) {
 }
 
 namespace {
-// Of the handler.
+// For the signal handler.
 std::atomic<RequestLoop*> loop_to_stop{nullptr};
 std::atomic<bool> stop_wanted{false};
 }  // namespace

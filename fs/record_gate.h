@@ -1,5 +1,5 @@
-// Wraps handlers of requests that change names or attributes. The handler runs at once if the store has room for its records; else later,
-// with copies of its arguments; or the request is answered with an error. No thread waits meanwhile.
+// Wraps handlers of requests that change names or attributes. If the store has room for their records, the handler runs at once. Otherwise it
+// runs later, with copies of its arguments, or the request is answered with an error. No thread blocks meanwhile.
 #pragma once
 
 #include <cstring>
@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// One argument of a handler that outlives the call of libfuse.
+// A copy of one argument of a handler, for use after libfuse's call has returned.
 template <class Argument>
 class Kept {
  public:
@@ -65,8 +65,8 @@ struct Gate<Handler, GivesBack> {
   }
 };
 
-// grows: requests that make journal and index larger. gives_back: requests that free at least as much as they take (removals, changes of
-// existing objects).
+// grows: for requests that make journal and index larger. gives_back: for requests that free at least as much as they take (removals, changes
+// of existing objects).
 template <auto Handler>
 inline constexpr auto grows = &Gate<Handler, false>::pass;
 template <auto Handler>

@@ -39,7 +39,7 @@ constexpr FlagWord kFlagWords[] = {
     {"relatime", MS_RELATIME, true},   {"norelatime", MS_RELATIME, false}, {"nosymfollow", MS_NOSYMFOLLOW, true},
     {"symfollow", MS_NOSYMFOLLOW, false},
 };
-// Options that mountinfo lists for every FUSE mount and mount(8) hands back.
+// Options that mountinfo lists for every FUSE mount and that mount(8) passes back.
 constexpr std::string_view kOfEveryMount[] = {"default_permissions", "user_id", "group_id", "max_read", "blksize"};
 constexpr char kOptionPrefix[] = "user.kvcachefs.option.";
 
@@ -84,11 +84,11 @@ Status refuse_change(const std::string& name, const std::string& now, const std:
                                           now.empty() ? "not set" : now, value));
 }
 
-// One of the daemon's options. That its value is a good one was seen to.
+// Sorts in one option of the daemon. Its value has been checked.
 Status sort_option(const std::string& mountpoint, const std::string& word, const std::vector<OptionText>& parsed, Wanted& wanted) {
   const size_t equals = word.find('=');
   const std::string name = word.substr(0, equals);
-  if (name == "nonempty") return {};  // it matters at a mount only
+  if (name == "nonempty") return {};  // it matters only for a new mount
   const auto entry = std::find_if(parsed.begin(), parsed.end(), [&](const OptionText& option) { return option.name == name; });
   if (entry == parsed.end()) return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted", name));
   if (entry->live) {
@@ -99,7 +99,7 @@ Status sort_option(const std::string& mountpoint, const std::string& word, const
   return now == entry->value ? Status() : refuse_change(name, now, entry->value);
 }
 
-// The daemon keeps read times, and was told at its start how.
+// Refuses a change of `noatime`: the daemon keeps read times, as it was told at its start.
 Status keep_read_times(const MountedThere& mount, const FlagWord* asked, Wanted& wanted) {
   const bool now = flags_in_force(mount) & MS_NOATIME;
   if (asked != nullptr && asked->set != now) return refuse_change("noatime", now ? "on" : "off", now ? "off" : "on");
@@ -110,8 +110,8 @@ Status keep_read_times(const MountedThere& mount, const FlagWord* asked, Wanted&
 Result<Wanted> sort_options(const std::string& mountpoint, const MountedThere& mount, const std::vector<std::string>& lists) {
   Wanted wanted;
   if (!called_by_mount8()) wanted.flags = flags_in_force(mount);
-  const FlagWord* asked = nullptr;  // of read times
-  std::vector<std::string> ours;    // the last of each name: those in force, or in fstab, come before what is asked for
+  const FlagWord* asked = nullptr;  // the last word about read times
+  std::vector<std::string> ours;    // the last word of each name: the values in force, or in fstab, come before the requested ones
   for (const std::string& list : lists)
     for (const std::string& word : words_of(list)) {
       const std::string name = word.substr(0, word.find('='));
@@ -144,7 +144,7 @@ Status set_flags(const std::string& mountpoint, const MountedThere& mount, unsig
   if (flags == now) return {};
   if ((flags & MS_RDONLY) && !(now & MS_RDONLY) && setxattr((mountpoint + "/.kvcachefs").c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0)
     return fail_errno(errno, fmt::format("{}: writing out what is staged; it stays as it is", mountpoint));
-  // Without one of these the kernel keeps how read times are; and it knows none of the two together.
+  // Without one of these flags the kernel keeps the current handling of read times; it does not accept both together.
   if (flags & MS_NOATIME)
     flags &= ~static_cast<unsigned long>(MS_RELATIME);
   else
@@ -157,7 +157,7 @@ Status set_flags(const std::string& mountpoint, const MountedThere& mount, unsig
 Status set_live(const std::string& mountpoint, const MountedThere& mount, const Wanted& wanted) {
   for (const auto& [name, value] : wanted.live) {
     if (setxattr(mountpoint.c_str(), (kOptionPrefix + name).c_str(), value.data(), value.size(), 0) == 0) continue;
-    if (errno == EROFS && (flags_in_force(mount) & wanted.flags & MS_RDONLY))  // and not the volume
+    if (errno == EROFS && (flags_in_force(mount) & wanted.flags & MS_RDONLY))  // the mount is read-only, not the volume
       return fail(Code::kReadOnly, fmt::format("option '{}' cannot be changed: {} is read-only; remount it rw first", name, mountpoint));
     return fail_errno(errno, fmt::format("option {}={}: {}/.kvcachefs/log says more", name, value, mountpoint));
   }
@@ -178,7 +178,7 @@ Status remount(const MountRequest& request) {
   if (!same)
     return fail(Code::kInvalid, fmt::format("{} is a mount of {}, not of {}", mountpoint, mount->source, request.volume));
   KVC_ASSIGN(const Wanted wanted, sort_options(mountpoint, *mount, request.options));
-  // Of a read-only mount nothing is changed, so while it is writable.
+  // Attributes of a read-only mount cannot be set, so set them while it is writable.
   const bool first_live = wanted.flags & MS_RDONLY;
   if (first_live) KVC_TRY(set_live(mountpoint, *mount, wanted));
   KVC_TRY(set_flags(mountpoint, *mount, wanted.flags));

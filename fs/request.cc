@@ -7,7 +7,7 @@ namespace kvcachefs {
 void tell_of_exception(const char* what) noexcept {
   try {
     log::error("a request failed: {}", what);
-  } catch (...) {  // there is no memory for that either
+  } catch (...) {  // no memory for the log message either
   }
 }
 

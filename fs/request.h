@@ -1,6 +1,6 @@
-// A request of the kernel as handlers have it: whoever is to answer it holds one, the handler itself as well as the completion
-// that it gives away. It converts to nothing, so no answer passes by unnoticed. After an exception (no memory) in a handler the last
-// one that holds it answers it, if nobody has until then. Private to fs/.
+// A request of the kernel. Every part of the driver that may answer it holds a copy: the handler, and the completion that it passes on.
+// There is no conversion to fuse_req_t, so every answer is recorded. If a handler throws (no memory), the last holder answers the
+// request unless it has been answered by then. Private to fs/.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -18,7 +18,7 @@ namespace kvcachefs {
 class Request {
  public:
   using ReplyFailure = void (*)(fuse_req_t request, int error);
-  // Throws std::bad_alloc; the request is not touched then.
+  // Throws std::bad_alloc; the request is then unchanged.
   explicit Request(fuse_req_t request, ReplyFailure reply_failure = reply_errno) : state_(new State{request, reply_failure}) {}
   Request(const Request& other) noexcept : state_(other.state_) { state_->holders.fetch_add(1, std::memory_order_relaxed); }
   Request& operator=(const Request& other) = delete;
@@ -28,14 +28,14 @@ class Request {
     if (failure != 0 && !state_->answered.load(std::memory_order_relaxed)) state_->reply_failure(state_->request, failure);
     delete state_;
   }
-  // To ask libfuse about it, before the answer.
+  // For libfuse's functions that query the request. Use before the answer.
   fuse_req_t get() const { return state_->request; }
-  // For an answer, which is given at once: libfuse frees the request then.
+  // For libfuse's reply functions. Answer at once: libfuse frees the request then.
   fuse_req_t answered() const {
     state_->answered.store(true, std::memory_order_relaxed);
     return state_->request;
   }
-  // Its handler threw: unless it is answered by then, the last one to let go of it answers this errno.
+  // The handler threw. The last holder answers this errno unless the request is answered by then.
   void failed(int error) const { state_->failure.store(error, std::memory_order_relaxed); }
 
  private:
@@ -50,7 +50,7 @@ class Request {
   State* state_;
 };
 
-// libfuse's, of requests as they are here.
+// libfuse's functions, for this type of request.
 inline void* fuse_req_userdata(const Request& request) { return ::fuse_req_userdata(request.get()); }
 inline const fuse_ctx* fuse_req_ctx(const Request& request) { return ::fuse_req_ctx(request.get()); }
 inline int fuse_reply_err(const Request& request, int error) { return ::fuse_reply_err(request.answered(), error); }
@@ -79,11 +79,11 @@ inline int fuse_reply_xattr(const Request& request, size_t count) { return ::fus
 inline int fuse_reply_lock(const Request& request, const struct flock* lock) { return ::fuse_reply_lock(request.answered(), lock); }
 inline int fuse_reply_lseek(const Request& request, off_t offset) { return ::fuse_reply_lseek(request.answered(), offset); }
 
-// Says so in the log; never throws.
+// Logs the exception; never throws.
 void tell_of_exception(const char* what) noexcept;
 
-// Runs a handler, or the part of it that comes later, on another thread perhaps. What it throws is answered with an errno, unless the request
-// is answered otherwise, by whoever it was handed on to: exactly one answer comes.
+// Runs a handler, or the part of it that runs later, perhaps on another thread. If it throws, the request is answered with an errno, unless a
+// completion that it passed on answers it: the request gets exactly one answer.
 template <class Handler>
 void run_handler(const Request& request, Handler handler) {
   try {
@@ -97,7 +97,7 @@ void run_handler(const Request& request, Handler handler) {
   }
 }
 
-// As libfuse calls it.
+// Guard<Handler>::call is the function that libfuse calls.
 template <auto Handler>
 struct Guard;
 template <class... Arguments, void (*Handler)(const Request&, Arguments...)>

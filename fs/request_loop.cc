@@ -17,11 +17,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTick = 1ms;           // how long one request may keep the waiter from the others
-constexpr auto kLoneTick = 4ms;       // the same with one processor, where each tick takes it away from them
+constexpr auto kTick = 1ms;           // how long a request may occupy the waiter before another thread replaces it
+constexpr auto kLoneTick = 4ms;       // the same with one processor, because each tick takes it from the clients
 constexpr auto kLongestTick = 8ms;    // ticks double while they find the waiter waiting, and end with one without a request
 constexpr auto kSoon = 10us;          // from a close to the lookup of the next name
-constexpr uint32_t kShortInARow = 4;  // short requests taken one after another without a wait: one thread does not suffice
+constexpr uint32_t kShortInARow = 4;  // so many short requests in a row without a wait are too many for one thread
 
 bool readable(int descriptor) {
   pollfd device{.fd = descriptor, .events = POLLIN, .revents = 0};
@@ -48,7 +48,7 @@ int RequestLoop::run() {
 void RequestLoop::stop() {
   stopping_ = true;
   const uint64_t one = 1;
-  // Cannot fail but for a counter that is full, and then it is readable already.
+  // Fails only if the counter is full, and then the descriptor is readable already.
   if (::write(stop_event_.get(), &one, sizeof one) < 0) return;
 }
 
@@ -58,7 +58,7 @@ struct RequestLoop::Hand {
   uint32_t in_a_row = 0;  // requests taken without a wait
   bool aside = false;     // the worker has set one aside
   bool just_now = false;  // ... and has handled none since
-  bool answered = false;  // and there has been no processor for the client to send another since
+  bool answered = false;  // on one processor: the client has had no time to send another request since
 };
 
 void RequestLoop::work(uint32_t self) {
@@ -89,7 +89,7 @@ void RequestLoop::work(uint32_t self) {
   end(0);
 }
 
-// After a request was set aside, waits for others that may overtake it, for as long as a client takes from a close to its next call.
+// Takes a request. If one was just set aside, waits for others that may overtake it, as long as a client takes from a close to its next call.
 int RequestLoop::next(Hand& hand) {
   if (std::exchange(hand.answered, false) && !hand.aside) return -EAGAIN;
   int got = hand.worker->receive();
@@ -102,9 +102,9 @@ int RequestLoop::next(Hand& hand) {
   return got;
 }
 
-// One that was taken is handled or set aside.
+// Handles the request that was taken, or sets it aside.
 void RequestLoop::take(Hand& hand) {
-  received_.fetch_add(1);  // then unwatched_ is looked at; park() does it the other way round
+  received_.fetch_add(1);  // unwatched_ is read after this; park() does the reverse
   ++hand.in_a_row;
   RequestDevice::Worker& worker = *hand.worker;
   if (worker.may_wait() && !hand.aside) {
@@ -116,7 +116,7 @@ void RequestLoop::take(Hand& hand) {
   if (settings_.leave_off && (worker.is_long() || hand.in_a_row >= kShortInARow)) settings_.leave_off();
   if (hand.aside && (!worker.may_overtake() || hand.in_a_row > kShortInARow)) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
-    // Whether more is waiting is asked only where the answer is worth a system call.
+    // Check for further requests only where the result is worth a system call.
     if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
     if (unwatched_) start_watch();
   }
@@ -131,7 +131,7 @@ void RequestLoop::process_aside(Hand& hand) {
   as_busy(hand, [&] { hand.worker->process_aside(); });
 }
 
-// The waiter can be replaced while it handles a request.
+// Runs `handle` with the waiter marked busy. Another thread may replace the waiter meanwhile.
 template <typename Handle>
 void RequestLoop::as_busy(const Hand& hand, Handle handle) {
   const bool waits = waiter_.load(std::memory_order_relaxed) == hand.self;
@@ -156,7 +156,7 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
     bool helped = false;
     do {
       helped = settings_.help && settings_.help();
-      if (!helped) ::sched_yield();  // the one polled for may be waiting for this very processor
+      if (!helped) ::sched_yield();  // the client may be waiting for this very processor
       const int got = worker.receive();
       if (got != -EAGAIN || stopping_) return got;
     } while (helped || Clock::now() - started < settings_.busy_poll);
@@ -169,7 +169,7 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
   return -EAGAIN;
 }
 
-// Sleeps until called, or until the waiter needs to be replaced: then this thread is the waiter.
+// Sleeps until called, or until the waiter must be replaced: this thread is then the waiter.
 bool RequestLoop::park(uint32_t self) {
   std::unique_lock lock(mutex_);
   ++parked_;
@@ -197,7 +197,7 @@ bool RequestLoop::park(uint32_t self) {
       tick *= 2;
     else if (quiet) {
       unwatched_ = true;
-      if (received_.load() != seen) unwatched_ = false;  // it came before it could see that
+      if (received_.load() != seen) unwatched_ = false;  // a request came whose thread did not see unwatched_
       tick = shortest;
     }
   }
@@ -225,7 +225,7 @@ void RequestLoop::end(int result) {
   if (ended_) return;
   ended_ = true;
   result_ = result;
-  stop();  // whoever waits for the device
+  stop();  // wakes the thread that waits for the device
   called_.notify_all();
 }
 

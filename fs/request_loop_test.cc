@@ -1,4 +1,4 @@
-// The request loop on a socket in place of /dev/fuse: a message is a request, its byte says what the handler does.
+// The request loop on a socket in place of /dev/fuse: a message is a request, and its byte tells the handler what to do.
 #include "fs/request_loop.h"
 
 #include <gtest/gtest.h>

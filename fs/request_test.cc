@@ -1,4 +1,4 @@
-// What a handler throws is answered once: here, or by the one that it had handed the request on to.
+// An exception of a handler is answered once: here, or by the code to which the handler had passed the request.
 #include "fs/request.h"
 
 #include <gtest/gtest.h>
@@ -72,7 +72,7 @@ TEST_F(RequestTest, ACompletionThatIsDroppedLaterLeavesTheAnswerToItsEnd) {
   EXPECT_EQ(answers_, std::vector{ENOMEM});
 }
 
-// As where a handler waits for room, and is run once there is.
+// As if a handler waits for room, and runs once there is some.
 TEST_F(RequestTest, WhatRunsLaterIsAnsweredIfItThrows) {
   std::function<void()> later;
   run([&](const Request& request) {

@@ -37,7 +37,7 @@ namespace kvcachefs {
 
 namespace {
 
-// Buffered readers and mmap: the kernel's read-ahead for this mount. Root only; else the default stays.
+// Raises the kernel's read-ahead for this mount, for buffered readers and mmap. Root only; otherwise the default stays.
 void raise_read_ahead(Driver& driver) {
   const auto mount = mount_of(driver.volume_path, driver.mountpoint);
   if (!mount) return;
@@ -51,7 +51,7 @@ std::string holder_text(const std::string& mountpoint, const char* state) {
                      system_clock().realtime_ns() / 1'000'000'000, state);
 }
 
-// Of the text above, in a message.
+// Extracts the mountpoint from such a text within a message.
 std::optional<std::string> held_mountpoint(const std::string& message) {
   constexpr std::string_view kBefore = " mountpoint=", kAfter = " since=";
   const size_t start = message.find(kBefore), end = message.rfind(kAfter);
@@ -59,12 +59,12 @@ std::optional<std::string> held_mountpoint(const std::string& message) {
   return message.substr(start + kBefore.size(), end - start - kBefore.size());
 }
 
-// Opens the store; waits for up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock, or another node
-// does what was due here meanwhile.
+// Opens the store. Waits up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock, and longer (300 s) while
+// another node tends this one.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
                                                     const std::string& mountpoint, bool found_dead_mount) {
-  constexpr int kWaitSeconds = 60, kWaitTendedSeconds = 300;  // a large part may be being opened there
-  std::shared_ptr<VolumeLock> wanted;  // this node, which another one tends meanwhile
+  constexpr int kWaitSeconds = 60, kWaitTendedSeconds = 300;  // opening a large part takes the other node long
+  std::shared_ptr<VolumeLock> wanted;  // asks the node that tends this one to leave
   for (int second = 0;; ++second) {
     auto store = open_store_at(volume_path, options.store, system_clock(), holder_text(mountpoint, "mounted"));
     if (store || store.error().code != Code::kBusy) return store;
@@ -75,14 +75,14 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
     if (second >= (is_tended ? kWaitTendedSeconds : kWaitSeconds)) return store;
     if (!held && !is_gc && !is_tended) return store;
     const bool is_dead_here = found_dead_mount && held == mountpoint && is_dead(mountpoint);
-    if (auto there = held && !is_dead_here ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
+    if (auto there = held && !is_dead_here ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // that daemon will not end by itself
     if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : is_tended ? "another node" : "the previous daemon", message);
-    if (is_tended && !wanted) wanted = want_node(volume_path, options.store.node).value_or(nullptr);  // not asked, it leaves later
+    if (is_tended && !wanted) wanted = want_node(volume_path, options.store.node).value_or(nullptr);  // if the request fails, it leaves later
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }
 
-// A value in a list of options for libfuse: there a comma begins the next option.
+// Escapes a value in a list of options for libfuse, where a comma begins the next option.
 std::string escaped(std::string_view value) {
   std::string text;
   for (char c : value) {
@@ -92,7 +92,7 @@ std::string escaped(std::string_view value) {
   return text;
 }
 
-// What the kernel is told of the mount.
+// The options that the kernel gets for the mount.
 std::vector<std::string> kernel_words(const Driver& driver) {
   std::vector<std::string> words = {"default_permissions"};
   if (driver.options.allow_other) words.emplace_back("allow_other");
@@ -125,21 +125,21 @@ fuse_session* new_session(Driver& driver) {
   return session;
 }
 
-// The kernel has let go of the mount: umount(8), not a signal, ended the loop.
+// True if the kernel has dropped the mount: umount(8), not a signal, ended the loop.
 bool unmounted_by_others(fuse_session* session) {
   pollfd device{.fd = fuse_session_fd(session), .events = 0, .revents = 0};
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
 }
 
-// Detaches the mount unless another one is in its place: `umount --lazy` came before, or another program mounted on top. True if our
+// Detaches the mount unless another one is in its place, because `umount --lazy` came before or another program mounted on top. Returns true if our
 // mount is not in its place afterwards.
 bool detach(const Driver& driver) {
   return !mount_of(driver.volume_path, driver.mountpoint) || lazily_unmount(driver.mountpoint);
 }
 
-// Closes the device where the mount is gone already: programs that still have files open get ENOTCONN. A pipe without a reader takes
-// the place of the descriptor. Its POLLERR keeps fuse_session_unmount() from unmounting, by path, another mount that is there now, and
-// the descriptor's number stays taken until then.
+// Closes the device if the mount is gone already: programs that still have files open get ENOTCONN. A pipe without a reader takes
+// the place of the descriptor. Its POLLERR keeps fuse_session_unmount() from unmounting by path, which could hit another mount that is there
+// now, and the descriptor's number stays taken until then.
 void end_connection(fuse_session* session) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return log::warn("a pipe: {}", std::strerror(errno));
@@ -160,7 +160,7 @@ Status prepare_paths(Driver& driver, const MountRequest& request) {
   KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
   driver.volume_is_stacked = is_stacked(driver.volume_path);
   KVC_TRY(check_apart(driver.volume_path, driver.mountpoint));
-  // Both would be hidden by the mount, or keep the next one from it.
+  // The mount would hide such a file, or the file would keep the next mount from using this directory.
   KVC_TRY(check_outside("log_file", driver.options.log_file, "the mountpoint", driver.mountpoint));
   KVC_TRY(check_outside("index", driver.options.store.index_directory, "the mountpoint", driver.mountpoint));
   return check_outside("log_file", driver.options.log_file, "the volume", driver.volume_path);
@@ -181,7 +181,7 @@ Status mount_by_library(const Driver& driver) {
                           driver.mountpoint));
 }
 
-// Puts the new mount in the place of the dead one.
+// Replaces the dead mount by the new one.
 Status replace_dead_mount(Driver& driver) {
   UniqueFd below = directory_below(driver.mountpoint);
   auto fresh = NewMount::make(driver.volume_path, kernel_words(driver));
@@ -213,7 +213,7 @@ Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const s
   constexpr int kFirstAnswerMs = 60'000;
   const int problem = probe.ask(driver.mountpoint, kFirstAnswerMs,
                                 [&] { return loop_ended || StopOnSignals::wanted() || readiness.abandoned(); });
-  // An unmount before the report is a wish of the user, not a failure of the mount.
+  // If the mount was unmounted before the report, the user wanted that; it is no failure of the mount.
   if (problem == ECANCELED || problem == ENOTCONN || problem == ECONNABORTED)
     return fail(Code::kCanceled, driver.mountpoint + ": unmounted or ended before the mount was ready");
   if (problem != 0)
@@ -226,7 +226,7 @@ Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const s
 }
 
 RequestLoop::Settings loop_settings(Driver& driver) {
-  // With more processors there is a free one for the threads that read ahead, and the loop has less to do without that.
+  // With more processors than this, one is free for the threads that read ahead, and the loop is cheaper without helping.
   constexpr unsigned kFewProcessors = 4;
   const unsigned processors = std::thread::hardware_concurrency();
   RequestLoop::Settings settings{.threads = driver.options.threads,
@@ -239,8 +239,8 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   return settings;
 }
 
-// What is left of the mount. kDead: it has no daemon, and answers ENOTCONN until it is unmounted or the next daemon takes its place. That is
-// for an end that nobody asked for, and for a start that found a dead mount and fails: clients that go on must not write into the bare
+// The state of the mountpoint afterwards. kDead: the mount has no daemon and answers ENOTCONN until it is unmounted or the next daemon replaces it.
+// This is for an end that nobody requested, and for a start that found a dead mount and fails: clients that go on must not write into the bare
 // directory below.
 enum class Mountpoint { kFree, kDead };
 
@@ -268,8 +268,8 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
 }
 
 Status take_down(Driver& driver, Mountpoint after) {
-  // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
-  // be given to a file of the volume, which a late reply would be written into.
+  // The store may still answer requests from its own threads. The device stays open until it has: else its number could
+  // be given to a file of the volume, and a late reply would be written into that file.
   const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver) || driver.mounted_by_itself);
   driver.caretaker->end_soon();
   driver.side_thread.stop();
@@ -277,15 +277,15 @@ Status take_down(Driver& driver, Mountpoint after) {
   driver.locks.stop();
   driver.passthrough.stop();
   driver.store->stop();
-  // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
-  // left at once. After the last reply of the store, before anything they use is gone.
+  // libfuse's io_uring threads, and the memory that replies are written into, end in libfuse's loop, so enter it; it
+  // returns at once. This must come after the last reply of the store, and before anything that these threads use is destroyed.
   if (driver.ring_used()) fuse_session_loop(driver.session);
   if (ends_here)
     end_connection(driver.session);
   else
     fuse_session_unmount(driver.session);
   Status status = close_store(driver);
-  driver.caretaker->stop();  // what was accepted here is on the volume before another node's part is closed
+  driver.caretaker->stop();  // this node's accepted data is on the volume before another node's part is closed
   if (ends_here) fuse_session_unmount(driver.session);
   fuse_session_destroy(driver.session);
   return status;
@@ -297,7 +297,7 @@ int run_mount(const MountRequest& request) {
   auto options = parse_mount_options(request.options);
   if (!options) return refuse(options.error());
   if (Status status = check_options(options->store); !status) return refuse(status.error());
-  if (const char* limit = std::getenv("KVCACHEFS_FENCE_MS"); limit != nullptr)  // of tests
+  if (const char* limit = std::getenv("KVCACHEFS_FENCE_MS"); limit != nullptr)  // set by tests
     options->store.fence_after_ms = std::strtoull(limit, nullptr, 10);
   options->store.passthrough = may_pass_through(*options);
   Driver driver;
@@ -307,7 +307,7 @@ int run_mount(const MountRequest& request) {
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
   // Before any thread exists.
   Readiness readiness = Readiness::start(request.foreground, [&driver](bool hangs) {
-    // A dead mount stays where one was found: it keeps clients from the bare directory.
+    // If a dead mount was found at the start, a dead mount stays: it keeps clients out of the bare directory.
     const auto left = mount_of(driver.volume_path, driver.mountpoint);
     if (left && (!driver.found_dead_mount() || (hangs && left->device != driver.dead_device))) lazily_unmount(driver.mountpoint);
   });

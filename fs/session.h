@@ -13,14 +13,14 @@ struct MountRequest {
   bool foreground = false;
 };
 
-// Of a daemon whose node was taken over, or removed, while it was stopped or cut off from the volume.
+// Exit status of a daemon whose node was taken over, or removed, while the daemon was stopped or cut off from the volume.
 inline constexpr int kExitNodeLost = 3;
 
-// Opens the volume, mounts, serves until unmounted or told to stop, drains. Not in the foreground: returns in the caller
-// once the mount answers (0) or with the error said on stderr (1); the daemon goes on by itself.
+// Opens the volume, mounts, serves until unmounted or told to stop, then writes out staged data. Unless in the foreground, returns in the
+// caller once the mount answers (0), or prints the error to stderr (1); the daemon runs on in the background.
 int run_mount(const MountRequest& request);
 
-// Versions, and the features that kernel and libraries offer here.
+// The versions, and the features that this kernel and the libraries offer.
 std::string version_text();
 // The options with defaults and ranges, for --help.
 std::string options_help();

@@ -19,13 +19,13 @@ void SideThread::run(std::function<void()> job) {
       if (std::exchange(working_, true) || start()) return;
     }
   }
-  // Also in place of the thread jobs come one after another: those that others add meanwhile are done here.
+  // In place of the thread, jobs also run one after another: this call runs the jobs that others add meanwhile.
   here_alone ? job() : work();
 }
 
-// With mutex_ held. False: no thread can be started.
+// With mutex_ held. Returns false if no thread can be started.
 bool SideThread::start() {
-  if (thread_.joinable()) thread_.join();  // it has seen that there are no jobs, and takes the mutex no more
+  if (thread_.joinable()) thread_.join();  // it found no jobs and does not take the mutex again
   try {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "kvc-side");

@@ -1,5 +1,5 @@
-// Answers requests that take long, or that wait for a process that may itself wait for the mount, one after another in a thread of its own. The
-// thread exists while there are such requests; the threads of the request loop go on meanwhile.
+// Answers requests that take long, or that wait for a process which may itself wait for the mount. One thread handles them one after another.
+// It exists only while there are such requests; meanwhile the threads of the request loop go on.
 #pragma once
 
 #include <atomic>
@@ -19,10 +19,10 @@ class SideThread {
   SideThread& operator=(const SideThread&) = delete;
   ~SideThread() { stop(); }
 
-  // Runs `job`, which answers a request, in the thread. Runs it in the caller after stop(), or if the thread cannot be started (then also
-  // the jobs that arrive meanwhile). May be called by any thread.
+  // Runs `job`, which answers a request, in the thread. Runs it in the caller after stop(), or if the thread cannot be started (the caller
+  // then also runs the jobs that arrive meanwhile). May be called by any thread.
   void run(std::function<void()> job);
-  // True after stop() began: long jobs test it, and answer with an error.
+  // True after stop() began: long jobs check it and answer with an error.
   bool stopping() const { return stopping_; }
   // Waits until all jobs are done. Call before the store stops.
   void stop();

@@ -36,7 +36,7 @@ Json features_json(const Driver& driver, const StoreStatus& s) {
           {"lost", driver.features()}};
 }
 
-// Of 4 digits, or null.
+// Rounded to 4 digits, or null.
 Json ratio(const std::optional<double>& value) { return value ? Json(std::round(*value * 10'000) / 10'000) : Json(); }
 
 Json options_json(const Driver& driver) {

@@ -1,4 +1,4 @@
-// `kvcachefs check-volume`: whether a file system can be shared by nodes, tried by this command on two machines at once.
+// `kvcachefs check-volume`: tests whether nodes can share a file system; run on two machines at once.
 #include <cstdio>
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-// `kvcachefs fsck`: checks a volume that is not mounted, and repairs it if told to.
+// `kvcachefs fsck`: checks a volume that is not mounted, and repairs it on request.
 #include <unistd.h>
 
 #include <algorithm>
@@ -20,7 +20,7 @@ namespace kvcachefs {
 
 namespace {
 
-// As fsck(8) has them.
+// Exit codes of fsck(8).
 constexpr int kClean = 0;
 constexpr int kRepaired = 1;
 constexpr int kErrorsLeft = 4;
@@ -35,7 +35,7 @@ struct FsckArguments {
   bool quiet = false;
 };
 
-// A line on a terminal that is written over, once a second.
+// Shows a line on the terminal and overwrites it once a second.
 std::function<void(uint64_t, uint64_t)> progress_line(const FsckArguments& arguments) {
   if (arguments.quiet || isatty(STDERR_FILENO) == 0) return nullptr;
   return [last_ns = system_clock().monotonic_ns()](uint64_t done_bytes, uint64_t total_bytes) mutable {
@@ -69,7 +69,7 @@ void print_report(const FsckArguments& arguments, const OfflineNode& node, const
     fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
 }
 
-// What fsck(8) calls the exit code; kNotChecked with `why` filled in.
+// Returns the exit code in the sense of fsck(8); for kNotChecked, sets `why`.
 int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
@@ -85,7 +85,7 @@ int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   return report->errors_left() == 0 ? kRepaired : kErrorsLeft;
 }
 
-// Those that are in use are named, and are no failure as long as there is another.
+// Checks all nodes. Nodes in use are named, and are no failure as long as another one was checked.
 int check_all(FsckArguments arguments, const std::vector<std::string>& nodes) {
   int worst = kClean;
   size_t checked = 0;
@@ -103,7 +103,7 @@ int check_all(FsckArguments arguments, const std::vector<std::string>& nodes) {
 }
 
 int run_fsck(const FsckArguments& arguments) {
-  log::set_level(log::Level::kError);  // what matters is in the report
+  log::set_level(log::Level::kError);  // everything important is in the report
   if (arguments.where.node.empty() && arguments.where.index_directory.empty())
     if (const auto nodes = nodes_of_volume(arguments.where.volume); nodes && nodes->size() > 1) return check_all(arguments, *nodes);
   Error why;

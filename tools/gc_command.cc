@@ -1,4 +1,4 @@
-// `kvcachefs gc`: puts in order, or takes out of the volume, the part of a node whose daemon is gone.
+// `kvcachefs gc`: repairs the part of a node whose daemon is gone, or removes it from the volume.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -55,7 +55,7 @@ void print_report(const GcRequest& request, const GcReport& report) {
 
 int run_gc(GcArguments& arguments) {
   log::set_level(log::Level::kWarn);
-  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr)  // of tests
+  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr)  // set by tests
     if (Status armed = arm_kill_point(point); !armed) {
       std::fprintf(stderr, "kvcachefs gc: KVCACHEFS_KILL_POINT: %s\n", armed.error().message.c_str());
       return kExitUsage;

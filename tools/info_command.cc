@@ -1,4 +1,4 @@
-// `kvcachefs info`: the facts that the mount tells of one file.
+// `kvcachefs info`: the facts that the mount reports of a file.
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kFacts = "user.kvcachefs.info";
 
-// The answer of getxattr, whose size may change between the two calls.
+// Calls getxattr twice, for the size and the value; repeats if the size changes between the two calls.
 template <class Call>
 Result<std::string> attribute_bytes(const std::string& what, const Call& call) {
   std::string bytes;

@@ -15,7 +15,7 @@ namespace {
 void open_what_is_missing() {
   for (int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
-    if (open("/dev/null", O_RDWR) < 0) open("/", O_RDONLY);  // either gets the lowest number that is free: this one
+    if (open("/dev/null", O_RDWR) < 0) open("/", O_RDONLY);  // either call gets the lowest free number, which is this one
   }
 }
 

@@ -1,12 +1,12 @@
-// What a process has from the one that started it and that would do harm here. Called first, before any thread exists.
+// State that a process inherits and that would do harm here. Call first, before any thread exists.
 #pragma once
 
 namespace kvcachefs {
 
-// Opens what is missing of stdin, stdout and stderr: else the numbers go to the first files that are opened, and what is printed goes
-// into them. Resets what says nothing of the user's wishes: blocked signals, an ignored SIGCHLD (the end of a child could not be waited
-// for). What goes beyond a limit of the size of files fails with EFBIG instead of ending the process, and that limit and the one of
-// processor time are raised as far as may be.
+// Opens those of stdin, stdout and stderr that are closed: otherwise the first opened files get their numbers, and output is written
+// into these files. Resets inherited state that is no wish of the user: blocked signals, and an ignored SIGCHLD (with it the end of a child
+// could not be waited for). Makes a write beyond the file size limit fail with EFBIG instead of ending the process. Raises that limit and the
+// limit of processor time as far as may be.
 void mend_what_is_inherited();
 
 }  // namespace kvcachefs

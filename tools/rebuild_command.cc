@@ -1,4 +1,4 @@
-// `kvcachefs rebuild`: makes the index of a volume anew from its checkpoint and journals.
+// `kvcachefs rebuild`: rebuilds the index of a volume from its checkpoint and journals.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kMemoryBytes = 256 * kMiB;  // nothing is cached
 
-// The index goes while the lock is held; the store then takes the lock for itself. Returns the volume's root.
+// Removes the index while the lock is held; the store takes the lock itself afterwards. Returns the volume's root.
 Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
   KVC_ASSIGN(OfflineNode node, open_offline_node(request));
   KVC_TRY(check_is_not_in_use(node));
@@ -36,7 +36,7 @@ Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions
 Status rebuild(const OfflineRequest& request) {
   const int64_t started_ns = system_clock().monotonic_ns();
   StoreOptions options;
-  // Nothing is stored here, and nothing goes: what mounts keep, and with which capacity, their options say.
+  // This command stores and evicts nothing: limits and capacity come from the options of later mounts.
   options.memory_bytes = kMemoryBytes;
   options.evict = false;
   options.prefetch = false;

@@ -1,4 +1,4 @@
-// `kvcachefs status`: what a mount tells of itself, as JSON or for people.
+// `kvcachefs status`: prints the status of a mount, as JSON or for people.
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -42,7 +42,7 @@ std::string duration_text(double seconds) {
 
 void line(const std::string& name, const std::string& text) { fmt::print("{:<13} {}\n", name, text); }
 
-// Is the cache large enough? A daemon of another version may tell less: then so does this.
+// Tells whether the cache is large enough. A daemon of another version may report fewer fields; the summary is then shorter.
 class CacheSummary {
  public:
   explicit CacheSummary(const Json& status) : status_(status) {}
@@ -77,7 +77,7 @@ class CacheSummary {
                        percent("_1d_ratio"));
   }
 
-  // Misses of what was evicted before are hits of a larger cache.
+  // Misses of chunks that were evicted would be hits of a larger cache.
   std::string verdict() const {
     constexpr double kFew = 0.01;
     const Json& evicted = at("evictions", "bytes");
@@ -119,7 +119,8 @@ std::string group_text(const Json& group) {
   return text;
 }
 
-// Whether the cache is large enough, and every group of the status on a line (of several of a kind, each), except the options, which `.kvcachefs/options` lists.
+// Prints whether the cache is large enough, and each group of the status on a line (one per item if a group has several). Leaves out the
+// options, which `.kvcachefs/options` lists.
 void print_for_people(const Json& status) {
   CacheSummary(status).print();
   for (const auto& [name, value] : status.items()) {

@@ -50,7 +50,7 @@ struct UmountArguments {
   bool quiet = false;
 };
 
-// Calls `tell` every second from a thread of its own until destroyed.
+// Calls `tell` every second from its own thread until destroyed.
 class Progress {
  public:
   explicit Progress(std::function<void()> tell)
@@ -73,7 +73,7 @@ class Progress {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool done_ = false;
-  std::thread thread_;  // last: it uses the others
+  std::thread thread_;  // last member, because it uses the others
 };
 
 nlohmann::json status_of(const std::string& mountpoint) {
@@ -86,9 +86,9 @@ uint64_t staged_bytes(const nlohmann::json& status) {
   return status.is_object() && status.contains(field) && status[field].is_number() ? status[field].get<uint64_t>() : 0;
 }
 
-// Whether the daemon is there and does what this user asks: it does so for root and for its own user. The mount of an ordinary user may
-// be closed to all others, root too; and the mount of a directory below another mount's root has no control files. What else is wrong is
-// found when it is asked: errno of the answer alone does not tell "you may not" from "the volume says that I may not".
+// Whether the daemon lives and obeys this user: it obeys root and its own user. The mount of an ordinary user may
+// be closed to all others, root too; and the mount of a directory below another mount's root has no control files. Other problems are
+// found by the request itself. The errno of its answer alone does not distinguish "you may not" from "the volume does not allow it".
 bool may_ask(const std::string& control) {
   struct stat found {};
   if (stat(control.c_str(), &found) == 0) return geteuid() == 0 || geteuid() == found.st_uid;
@@ -97,20 +97,20 @@ bool may_ask(const std::string& control) {
   return true;
 }
 
-// Has everything staged written to the volume. 0 or an errno.
+// Makes the daemon write everything staged to the volume. Returns 0 or an errno.
 int flush(const std::string& control) {
   if (setxattr(control.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return 0;
   const int problem = errno;
   struct statvfs mount {};
   if (problem != EROFS || statvfs(control.c_str(), &mount) != 0 || !(mount.f_flag & ST_RDONLY)) return problem;
-  // The kernel lets no attribute of a read-only mount be set; what was staged before it was made so is asked for by fsync().
+  // The kernel lets no attribute of a read-only mount be set; there fsync() asks for data that was staged before it became read-only.
   const UniqueFd directory(open(control.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   return directory.valid() && fsync(directory.get()) == 0 ? 0 : errno;
 }
 
-// Blocks until everything staged lies on the volume. False if the caller may not ask for that; the daemon drains at its end.
+// Blocks until everything staged is on the volume. Returns false if the caller may not ask for that; the daemon then drains at its end.
 Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoint) {
-  const std::string control = mountpoint + "/.kvcachefs";  // names in the root do not wait for what is set there
+  const std::string control = mountpoint + "/.kvcachefs";  // setting an attribute there does not block names in the root
   if (!may_ask(control)) return false;
   Progress progress([&] {
     if (!arguments.quiet)
@@ -118,11 +118,11 @@ Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoi
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
   int problem = flush(control);
-  if (problem == EIO) problem = flush(control);  // data that could not be synced is written elsewhere at the second try
-  for (int gone : {ENOTCONN, ECONNABORTED, ENODEV})  // its daemon
+  if (problem == EIO) problem = flush(control);  // the second try writes data that could not be synced to another place
+  for (int gone : {ENOTCONN, ECONNABORTED, ENODEV})  // errors of a dead daemon
     if (problem == gone) return false;
   if (problem == 0) return true;
-  // The daemon would fail in the same way at its end, without a report.
+  // The daemon would fail in the same way at its end, but without a report.
   const uint64_t left_mib = (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB;
   return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} staged, and it stays mounted. "
                                      "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "
@@ -131,14 +131,14 @@ Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoi
                                      left_mib > 0 ? fmt::format("{} MiB stay", left_mib) : "what was stored or named last may be", mountpoint));
 }
 
-// The daemon by a descriptor that names this process whatever becomes of its number; -1 when it cannot be seen from
-// here (another pid namespace) or is no longer there.
+// Opens a pidfd of the daemon, which always names this process, even if its number is reused; -1 if the process cannot be seen from
+// here (another pid namespace) or is gone.
 int daemon_descriptor(const nlohmann::json& status) {
   if (!status.is_object() || !status.contains("pid") || !status["pid"].is_number()) return -1;
   const pid_t pid = status["pid"].get<pid_t>();
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (descriptor < 0) return -1;
-  // It may run under another name, but its threads have their own. In another pid namespace that number may mean another process.
+  // The daemon may run under another name, but its threads keep their names. In another pid namespace the number may mean another process.
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
     std::ifstream name_file(thread.path() / "comm");
@@ -156,7 +156,7 @@ Status busy(const std::string& mountpoint) {
                           mountpoint, mountpoint));
 }
 
-// The program by which an ordinary user unmounts; it is set-uid root and allows each user their own mounts.
+// Unmounts with the program for ordinary users, which is set-uid root and allows each user their own mounts.
 Status unmount_by_helper(const std::string& mountpoint, bool lazy) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(errno, "a pipe to fusermount3");
@@ -191,8 +191,8 @@ Status try_to_unmount(const std::string& mountpoint, bool lazy) {
   return fail_errno(errno, fmt::format("unmounting {}", mountpoint));
 }
 
-// What looks busy may be so for a moment: somebody looks at a file (a monitor, a mount namespace that is just being copied), or the
-// kernel has not closed yet what a process had open that has ended (that of an io_uring is closed later).
+// Unmounts, and retries for a moment while the mount is busy: another process may look at a file (a monitor, a mount namespace that is just being
+// copied), or the kernel may not have closed the files of a process that ended (those of an io_uring are closed later).
 Status unmount(const std::string& mountpoint, bool lazy) {
   constexpr int kTries = 20;
   constexpr milliseconds kBetweenTries{50};
@@ -203,8 +203,8 @@ Status unmount(const std::string& mountpoint, bool lazy) {
   }
 }
 
-// Where a mountinfo file has a mount of the file system. The number of a device is given to the next mount as soon as this one is gone, so its
-// source has to be the same as well.
+// Where a mountinfo file has a mount of the file system. A device number is given to the next mount as soon as this one is gone, so the
+// source must match as well.
 std::optional<std::string> place_in(const std::filesystem::path& mountinfo, dev_t device, const std::string& source) {
   const std::string wanted = fmt::format(" {}:{} ", major(device), minor(device));
   constexpr std::string_view kType = " - fuse.kvcachefs ";
@@ -220,7 +220,7 @@ std::optional<std::string> place_in(const std::filesystem::path& mountinfo, dev_
   return std::nullopt;
 }
 
-// Why the file system goes on: it is mounted elsewhere as well (a bind mount), or in the mount namespace of another process.
+// Explains why the file system is still mounted: elsewhere as well (a bind mount), or in the mount namespace of another process.
 std::optional<std::string> where_it_goes_on(dev_t device, const std::string& source) {
   if (const auto place = place_in("/proc/self/mountinfo", device, source)) return fmt::format("at {}, where it is mounted as well", *place);
   std::error_code error;
@@ -233,7 +233,7 @@ std::optional<std::string> where_it_goes_on(dev_t device, const std::string& sou
   return std::nullopt;
 }
 
-// Until the daemon has ended. It ends by itself once it has written out what it holds, unless others still see the mount.
+// Waits until the daemon has ended. It ends by itself once it has written out its data, unless others still see the mount.
 Status wait_for_end(const UmountArguments& arguments, const MountEntry& mount, int daemon, dev_t device) {
   const std::string& mountpoint = mount.mountpoint;
   Progress progress([&] {

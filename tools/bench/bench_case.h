@@ -1,4 +1,4 @@
-// One thing that is measured: a workload with its parameters, run on every directory in turn, round after round.
+// A benchmark case: a workload with its parameters, run on every directory in turn, round after round.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ struct BenchContext {
   Report& report;
 };
 
-// A directory of this case's own, below a target; its path ends with a slash.
+// A directory for this case only, below a target; its path ends with a slash.
 struct CaseDir {
   const Target& target;
   std::string root;                // on the only node, or the first
@@ -31,14 +31,14 @@ class BenchCase {
 
   virtual std::string workload() const = 0;
   virtual std::string scenario() const = 0;
-  // On each directory, at its fullest.
+  // Most bytes that the case stores on each directory at a time.
   virtual uint64_t bytes_needed() const = 0;
-  // Whether the raw rates of the volume are to be measured beside it.
+  // Whether the raw rates of the volume are measured beside it.
   virtual bool wants_raw_limit() const { return false; }
 
-  // Takes memory; once.
+  // Allocates memory; called once.
   virtual Status set_up(BenchContext&) { return {}; }
-  // Writes what the rounds read.
+  // Writes the data that the rounds read.
   virtual Status prepare(BenchContext&, const CaseDir&) { return {}; }
   virtual Status round(BenchContext&, const CaseDir&, unsigned round) = 0;
 

@@ -18,7 +18,7 @@
 namespace kvcachefs {
 namespace {
 
-// As typed; `settings` is made from it once all of it is known.
+// The arguments as typed; `settings` is made from them once all are parsed.
 struct Arguments {
   std::vector<std::string> workloads = {"restore"};
   std::vector<std::string> sizes = {"64K", "512K", "2M", "9M", "32M"};
@@ -96,7 +96,7 @@ Status finish_settings(const Arguments& arguments, BenchSettings& settings) {
   settings.workloads = arguments.workloads;
   KVC_ASSIGN(settings.targets.nodes, parse_nodes(arguments.nodes));
   if (settings.targets.columns() == 0) return fail(Code::kInvalid, "no --dir given; name one directory or more");
-  // What one node wrote the others see some tenths of a second later, however fast the requests come.
+  // The other nodes see a node's writes some tenths of a second later, however fast the requests come.
   if (!settings.targets.nodes.empty() && arguments.time_scale_given->count() == 0) settings.time_scale = 1;
   KVC_TRY(check_sizes(settings, arguments));
   for (const std::string& text : arguments.styles) {
@@ -117,7 +117,7 @@ Status finish_settings(const Arguments& arguments, BenchSettings& settings) {
   return {};
 }
 
-// What a reader of the numbers wants to know of the machine; its noise shows in min and max.
+// Facts about the machine for a reader of the figures; its noise shows in min and max.
 std::string machine_line(const BenchSettings& settings) {
   utsname system;
   double load[1] = {0};

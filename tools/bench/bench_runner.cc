@@ -17,9 +17,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kLimitBytes = 128 * kMiB;  // enough for a rate; a round takes 0.15 s of it on a 2 GiB/s volume
+constexpr uint64_t kLimitBytes = 128 * kMiB;  // enough for a rate; takes 0.15 s of a round on a 2 GiB/s volume
 
-// The raw rates of each volume, once a round beside every case that is bounded by them.
+// Measures the raw rates of each volume, once a round beside every case that is bounded by them.
 class LimitProbe {
  public:
   LimitProbe(const BenchSettings& settings, Report& report) : settings_(settings), report_(report) {}

@@ -1,4 +1,4 @@
-// Runs cases on directories: round by round, in each the directories one after another, their order turning.
+// Runs cases on directories: round by round, in each round one directory after another, in rotating order.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace kvcachefs {
 
-// Everything that settings name, into `report`, whose columns are those of settings.targets. Nothing is left behind in the
+// Runs everything that `settings` name and fills `report`, whose columns are settings.targets. Leaves nothing behind in the
 // directories, also on errors. Draws a progress bar if stderr is a terminal.
 Status run_bench(const BenchSettings& settings, Report& report);
 

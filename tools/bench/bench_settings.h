@@ -1,4 +1,4 @@
-// What the command line of `kvcachefs bench` says, checked.
+// The command line of `kvcachefs bench`, checked.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ struct BenchSettings {
   unsigned rounds = 5;
   std::vector<uint64_t> sizes;  // chunk sizes of restore and store
   std::vector<AccessStyle> styles;
-  std::vector<unsigned> threads;     // empty: what each workload does by itself
-  uint64_t pass_bytes = 256 * kMiB;  // what one pass of restore, store, scan or raw moves
+  std::vector<unsigned> threads;     // empty: each workload's own default
+  uint64_t pass_bytes = 256 * kMiB;  // bytes that one pass of restore, store, scan or raw moves
   uint64_t pool_bytes = 0;           // read buffers; more chunks than fit reuse them
-  bool hot_buffers = false;          // one read buffer a thread, as if the engine read into the same place each time
+  bool hot_buffers = false;          // one read buffer per thread, as if the engine always read into the same place
   double scale = 0.125;              // of long-context, contexts, multi-round (bytes) and probe (names)
   double time_scale = 10;            // of multi-round's arrivals
   std::string volume;                // for raw; empty: found from the directory
   std::string restart_command;       // empty: no restart phase
   bool raw_limit = true;
   bool keep_caches = false;  // drop nothing between phases
-  uint64_t seed = 0;         // tells the names of one run from another's
+  uint64_t seed = 0;         // makes the names of one run differ from another's
 };
 
 }  // namespace kvcachefs

@@ -136,7 +136,7 @@ TEST_F(BenchTest, MultiRound) {
   expect_on_both(metrics, "15users/20rounds/4K/read/hit_ratio");
 }
 
-// Requests come so fast that which of them find the other's chunks is chance; what each node has of its own is not.
+// Requests come so fast that it is chance which of them find the other node's chunks; what a node finds of its own chunks is not.
 TEST_F(BenchTest, MultiRoundOnNodes) {
   const TestDirectory c(TestDirectory::On::kMemory);
   BenchSettings settings = tiny("multi-round");

@@ -1,5 +1,5 @@
-// contexts: 10 contexts x 5 turns with growing history. What the first turn pays for storing, and what each later turn
-// takes to restore, caches dropped between turns.
+// contexts: 10 contexts x 5 turns with growing history. Measures the cost of storing in the first turn, and the time to restore in each later
+// turn, with caches dropped between turns.
 #include <optional>
 
 #include <fmt/format.h>

@@ -1,6 +1,6 @@
 // multi-round: 15 users x 20 rounds arriving at 2 requests/s, served by two instances that share one directory: every
-// turn finds its history written by the other instance. With --nodes by as many instances as a list has directories,
-// each on its own.
+// turn finds its history written by the other instance. With --nodes there are as many instances as a list has directories,
+// each on its own directory.
 #include <map>
 
 #include <fmt/format.h>
@@ -16,10 +16,10 @@ namespace kvcachefs {
 namespace {
 
 constexpr ConversationShape kManyRounds{.conversations = 15, .turns = 20, .first_tokens = 2048, .turn_tokens = 512};
-constexpr unsigned kInstances = 2;  // where there are no nodes
+constexpr unsigned kInstances = 2;  // if there are no nodes
 constexpr double kRequestsPerS = 2;
 
-// What columns are compared by.
+// The figures by which columns are compared.
 struct Worth {
   double hit_tokens = 0;
   double ttft_p50_s = 0;
@@ -76,7 +76,7 @@ class MultiRoundCase final : public BenchCase {
   }
 
  private:
-  // The report compares with its first column; this adds what a column is worth beside each of the later ones, round by
+  // The report compares with its first column. This adds comparisons of a column with each of the later ones, round by
   // round.
   void compare(Report& report, unsigned round, size_t index, const Worth& worth) {
     auto& columns = worth_[round];

@@ -16,8 +16,8 @@ struct Preset {
   const char* name;
   const char* help;
   BenchCases (*make)(const BenchSettings&);
-  bool by_size = false, by_style = false, by_threads = false;  // whether these options say anything to it
-  bool by_nodes = false;                                        // whether it can be served by several nodes
+  bool by_size = false, by_style = false, by_threads = false;  // whether the workload uses these options
+  bool by_nodes = false;                                        // whether several nodes can serve it
 };
 constexpr std::array kPresets = {
     Preset{"restore", "one prefix read back, cold and warm, by size, style and threads", restore_cases, true, true, true},

@@ -25,19 +25,19 @@ BenchCases raw_cases(const BenchSettings& settings);
 // "restore, store, ..." and one line each for --help.
 std::string workload_list();
 std::string workload_help();
-// The cases of all the workloads named; "all" stands for every one.
+// The cases of all workloads in settings.workloads; "all" means every workload.
 Result<BenchCases> make_cases(const BenchSettings& settings);
 
-// A sentence for each option that was given and that some of the workloads do not heed.
+// One sentence for each given option that some of the workloads ignore.
 struct GivenOptions {
   bool size = false, style = false, threads = false;
 };
 std::vector<std::string> ignored_options(const std::vector<std::string>& workloads, const GivenOptions& given);
 
-// The thread counts of the command line, or else these.
+// The thread counts of the command line, or `usual` if it names none.
 std::vector<unsigned> threads_or(const BenchSettings& settings, std::vector<unsigned> usual);
 
-// An 8 billion parameter model over 4 ranks keeps 36 KiB of a token on each (9 MiB for 256 tokens); times --scale, in
+// An 8 billion parameter model over 4 ranks keeps 36 KiB per token on each rank (9 MiB for 256 tokens). Multiplied by --scale, in
 // whole 4 KiB blocks.
 uint64_t scaled_chunk_bytes(const BenchSettings& settings, uint64_t tokens);
 

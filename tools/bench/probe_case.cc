@@ -1,4 +1,4 @@
-// probe: how fast the directory answers whether a chunk is there.
+// probe: how fast the directory answers whether a chunk exists.
 #include <algorithm>
 #include <atomic>
 
@@ -14,7 +14,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kNames = 10'000;   // at --scale 1
-constexpr uint64_t kProbes = 80'000;  // a phase, at --scale 1
+constexpr uint64_t kProbes = 80'000;  // per phase, at --scale 1
 constexpr uint64_t kProbedChunkBytes = 4096;
 
 class ProbeCase final : public BenchCase {
@@ -44,7 +44,7 @@ class ProbeCase final : public BenchCase {
     return std::max<uint64_t>(32, static_cast<uint64_t>(static_cast<double>(count) * settings.scale));
   }
 
-  // Each thread asks for a stretch of names in prefix order, over and over.
+  // Each thread probes its own part of the names in prefix order, over and over.
   Status phase(Report& report, const CaseDir& dir, const std::string& name, const Chain& chain, bool expected,
                uint64_t probes) const {
     const uint64_t each = std::max<uint64_t>(1, probes / threads_);

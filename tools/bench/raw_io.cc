@@ -33,7 +33,7 @@ class Ring {
   Ring(const Ring&) = delete;
   Ring& operator=(const Ring&) = delete;
 
-  // Registers the buffer where the memory lock limit lets it; without, each request pins its pages.
+  // Registers the buffer if the memory lock limit permits; otherwise each request pins its pages.
   Status open(std::span<std::byte> buffer) {
     const int failed = ::io_uring_queue_init(kDepth, &ring_, 0);
     if (failed < 0) return fail_errno(-failed, "io_uring_queue_init (is kernel.io_uring_disabled set?)");
@@ -86,7 +86,7 @@ Status Ring::reap(bool write) {
   return {};
 }
 
-// On an error what is still in flight ends with the ring, before the buffer goes.
+// After an error, requests in flight end with the ring, before the buffer is freed.
 Status Ring::transfer(int fd, std::span<std::byte> buffer, bool write) {
   for (size_t offset = 0; offset < buffer.size() || in_flight_ > 0;) {
     for (; offset < buffer.size() && in_flight_ < kDepth; offset += kRequestBytes, ++in_flight_) {
@@ -102,7 +102,7 @@ Result<UniqueFd> open_scratch(const std::string& directory) {
   if (fd.valid()) return fd;
   std::string name = directory + "/.kvcachefs-raw-XXXXXX";
   if (!UniqueFd(::mkostemp(name.data(), O_CLOEXEC)).valid()) return fail_errno(errno, directory + ": create a file");
-  // An open of its own: to create with O_DIRECT leaves the file behind where the file system then refuses the flag.
+  // Opens separately: if the file system refuses O_DIRECT at creation, the file is left behind.
   fd = UniqueFd(::open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
   const int failed = errno;
   ::unlink(name.c_str());
@@ -110,7 +110,7 @@ Result<UniqueFd> open_scratch(const std::string& directory) {
   return fd;
 }
 
-// Rate and CPU of one direction.
+// Measures rate and CPU of one direction.
 Status timed(Ring& ring, int fd, std::span<std::byte> buffer, bool write, double& gib_s, double& cpu_s_per_gib) {
   const double gib = static_cast<double>(buffer.size()) / static_cast<double>(kGiB);
   const double cpu = thread_cpu_s();
@@ -132,7 +132,7 @@ Result<RawRates> measure_raw(const std::string& directory, std::span<std::byte> 
     Ring ring;
     KVC_TRY(ring.open(buffer));
     KVC_TRY(timed(ring, fd.get(), buffer, true, rates.write_gib_s, rates.write_cpu_s_per_gib));
-    // Reads of what is still in the device's write-back would not be reads.
+    // Without this, reads could be served from the device's write-back.
     if (::fdatasync(fd.get()) != 0) return fail_errno(errno, "fdatasync");
     std::memset(buffer.data(), 0, buffer.size());
     return timed(ring, fd.get(), buffer, false, rates.read_gib_s, rates.read_cpu_s_per_gib);
@@ -151,7 +151,7 @@ Result<std::string> raw_directory(const std::string& directory, const std::strin
   if (volume.empty()) {
     return fail(Code::kInvalid, mount->root + ": its volume is not known; name it by --volume");
   }
-  // Beside the volume, not in it, where that is the same file system and may be written to.
+  // Use a directory beside the volume, not in it, if it is on the same file system and writable.
   const std::string above = std::filesystem::path(volume).parent_path().string();
   struct stat inside, outside;
   if (::stat(volume.c_str(), &inside) != 0) return fail_errno(errno, volume + ": stat");

@@ -1,4 +1,4 @@
-// What a file system does at its best: O_DIRECT io_uring reads and writes of 1 MiB, eight in flight, on huge pages.
+// The best rate of a file system: O_DIRECT io_uring reads and writes of 1 MiB, eight in flight, on huge pages.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@ struct RawRates {
   double read_cpu_s_per_gib = 0;
 };
 
-// Writes a new file in `directory` from `buffer` (whole MiBs), reads it back and checks every byte; the file has no
-// name afterwards, nor in between where the file system takes O_TMPFILE.
+// Writes a new file in `directory` from `buffer` (whole MiBs), reads it back and checks every byte. The file has no
+// name afterwards; if the file system supports O_TMPFILE, it never has one.
 Result<RawRates> measure_raw(const std::string& directory, std::span<std::byte> buffer);
 
-// Where the bytes of `directory` end up: of a kvcachefs the directory that its volume lies in, of others itself.
-// Nothing but an error tells that the volume of a kvcachefs is not known.
+// The directory where the bytes of `directory` are stored: for a kvcachefs the directory that contains its volume, for others `directory` itself.
+// Returns an error if the volume of a kvcachefs is not known.
 Result<std::string> raw_directory(const std::string& directory, const std::string& volume_option);
 
 }  // namespace kvcachefs

@@ -24,7 +24,7 @@ namespace {
 // One prefix being read by one or several threads.
 struct ChainProgress {
   const Chain* chain = nullptr;
-  size_t first_slot = 0;  // where the chain's chunks begin in a pool that holds all
+  size_t first_slot = 0;  // first slot of the chain in a pool that holds all chunks
   std::atomic<size_t> next = 0;
   Gate probed{1};  // released when the first thread has probed the whole prefix
 };
@@ -36,7 +36,7 @@ struct PassState {
   std::vector<std::unique_ptr<ChainProgress>> chains;
   SlotPool& pool;
   bool whole = false;
-  size_t slots_per_thread = 1;  // where the pool is not whole
+  size_t slots_per_thread = 1;  // if the pool is not whole
   std::mutex mutex;             // guards load_us
   std::vector<double> load_us;
 };
@@ -56,7 +56,7 @@ Status load_one(PassState& state, const ChunkIo& io, const ChunkName& name, Slot
   return {};
 }
 
-// One thread of a pass. The first thread of a chain probes for those styles that probe the whole prefix first.
+// Runs one thread of a pass. The first thread of a chain probes, for styles that probe the whole prefix first.
 Status read_chain(PassState& state, unsigned thread) {
   ChainProgress& progress = *state.chains[thread / state.spec.threads_per_chain];
   const Chain& chain = *progress.chain;
@@ -92,7 +92,7 @@ Status read_chain(PassState& state, unsigned thread) {
   return {};
 }
 
-// Off the clock: each chunk read once more and checked in full.
+// Reads each chunk once more and checks it in full, while the clock is stopped.
 Status verify_chains(PassState& state, std::span<const Chain> chains) {
   const ChunkIo io(state.root, state.spec.style, 0);
   for (const Chain& chain : chains) {

@@ -1,4 +1,4 @@
-// Reading chains of chunks back, timed; shared by the workloads that restore.
+// Reads chains of chunks back and measures the time; shared by the workloads that restore.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct PassResult {
   uint64_t bytes = 0;
 };
 
-// How many chunks a thread takes at a time: what the style probes at once, but not so many that others go without.
+// How many chunks a thread takes at a time: as many as the style probes at once, but few enough that each thread gets some.
 size_t chunks_claimed(AccessStyle style, size_t chunks, unsigned threads);
 
 // A pool that fits `chunks` chunks of the pass, or as many as the settings allow.
@@ -37,16 +37,16 @@ Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, 
 // Writes the chains, each by a thread of its own in prefix order.
 Status store_chains(const std::string& root, const PassSpec& spec, std::span<const Chain> chains);
 
-// Reads every chain once, in prefix order, chains side by side; with several threads per chain each takes the next
-// chunk, or the next batch where the style probes by batches. Then, off the clock, checks every byte, reading again what
-// the pool could not keep.
+// Reads every chain once, in prefix order, all chains concurrently. With several threads per chain, each takes the next
+// chunk, or the next batch if the style probes in batches. Then checks every byte while the clock is stopped, and reads again
+// the chunks that the pool could not keep.
 Result<PassResult> restore_pass(const std::string& root, const PassSpec& spec, std::span<const Chain> chains,
                                 SlotPool& pool);
 
 // Rate, latencies, CPU and counters of a pass, as "<phase>_rate" and so on.
 void report_pass(Report& report, const Metric& base, size_t dir, const std::string& phase, const PassResult& pass);
 
-// The cold phase, the warm one, and after `--restart-command` on a kvcachefs a third, reported under `base`.
+// Reports under `base`: the cold phase, the warm phase, and with `--restart-command` a third phase on a kvcachefs.
 Status restore_phases(BenchContext& context, const CaseDir& dir, const Metric& base, const PassSpec& spec,
                       std::span<const Chain> chains, SlotPool& pool);
 

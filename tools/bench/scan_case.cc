@@ -1,4 +1,4 @@
-// scan: what LMCache's GDS backend does when it starts: list every leaf directory, open every sidecar, read its 4 KiB.
+// scan: the start of LMCache's GDS backend: lists every leaf directory, opens every sidecar, reads its 4 KiB.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -42,7 +42,7 @@ Status read_sidecar(const std::string& path, std::span<std::byte> into) {
   return {};
 }
 
-// Some file systems do not tell the type with the name.
+// For file systems that do not report the type with the name.
 bool is_directory(DIR* dir, const dirent& entry) {
   if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
   struct stat info;
@@ -110,7 +110,7 @@ class ScanCase final : public BenchCase {
     return {};
   }
 
-  // Every sidecar once, each with its own bytes.
+  // Checks that every sidecar was read once, with its own bytes.
   Status verify(const Scanned& scanned) const {
     auto left = expected_;
     for (size_t i = 0; i < scanned.paths.size(); ++i) {

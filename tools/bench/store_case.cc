@@ -1,4 +1,4 @@
-// store: new chunks of one prefix written by one or several threads; when each call returns, and when all is durable.
+// store: one or several threads write new chunks of one prefix. Measures when each call returns, and when all is durable.
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -51,7 +51,7 @@ class StoreCase final : public BenchCase {
   unsigned threads_;
   size_t chunks_;
   uint64_t bytes_;
-  Arena content_;  // of every chunk of a round: filled off the clock
+  Arena content_;  // of every chunk of a round; filled while the clock is stopped
 };
 
 Status StoreCase::set_up(BenchContext&) {
@@ -59,7 +59,7 @@ Status StoreCase::set_up(BenchContext&) {
   return {};
 }
 
-// The memory copy that any write must do, so that the rest can be told.
+// Measures the memory copy that any write must do, so that it can be subtracted.
 double StoreCase::copy_us() const {
   auto target = Arena::create(bytes_);
   if (!target) return 0;

@@ -1,4 +1,4 @@
-// The ways engines name, probe, write and read their chunks: what a style means is in tools/bench/README.md.
+// The ways in which engines name, probe, write and read their chunks; tools/bench/README.md describes the styles.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,14 @@ bool probes_past_a_miss(AccessStyle style);
 // Size of the file that holds a chunk of this many bytes (headers count).
 uint64_t file_bytes(AccessStyle style, uint64_t chunk_bytes);
 
-// A chunk as a file: its path under a directory of its own, and the seed of its content (a function of the path).
+// A chunk as a file: its path below the directory of the run, and the seed of its content (a function of the path).
 struct ChunkName {
   std::string path;
   std::string sidecar;  // empty where the style has none
   uint64_t payload_seed = 0;
 };
 
-// `key` stands for the hash of the whole prefix, `rank` for the tensor-parallel rank whose part of it this is.
+// `key` stands for the hash of the whole prefix, `rank` for the tensor-parallel rank that stores this part of the chunk.
 ChunkName chunk_name(AccessStyle style, uint64_t key, unsigned rank);
 // A prefix of `count` chunks in order.
 std::vector<ChunkName> chunk_chain(AccessStyle style, uint64_t salt, unsigned rank, size_t count);

@@ -1,5 +1,5 @@
-// One stretch of zeroed, faulted-in, page-aligned memory, on huge pages where the kernel gives them: O_DIRECT into
-// small pages costs half the rate, and a page fault inside a timed region costs more than the read it lands.
+// One block of zeroed, faulted-in, page-aligned memory, on huge pages if the kernel provides them. O_DIRECT into
+// small pages has half the rate, and a page fault inside a timed region costs more than the read that causes it.
 #pragma once
 
 #include <cstddef>
@@ -28,7 +28,7 @@ class Arena {
   size_t bytes_ = 0;
 };
 
-// What may be taken for buffers without pushing the machine into swap or emptying its page cache.
+// How many bytes may be used for buffers without pushing the machine into swap or emptying its page cache.
 size_t default_pool_bytes();
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
-// Surviving a page fault that the file system cannot serve. A store to a mapping of a full disk, or a load from one
-// that cannot be read, is a SIGBUS: an engine dies of it, a benchmark says what happened.
+// Survives a page fault that the file system cannot serve. A store to a mapping on a full disk, or a load that
+// cannot be read, raises SIGBUS: an engine dies of it; a benchmark reports it.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace kvcachefs {
 
-// Runs `access`; false when a page fault in it failed. What it had on its stack is not destroyed then, so it must own
-// nothing. Any thread; not nested. A SIGBUS outside of such a call ends the process as it always does.
+// Runs `access`; returns false if a page fault in it failed. Objects on its stack are then not destroyed, so it must own
+// nothing. Any thread; not nested. A SIGBUS outside of such a call ends the process as usual.
 bool survives_bus_error(const std::function<void()>& access);
 
 }  // namespace kvcachefs

@@ -21,11 +21,11 @@ namespace kvcachefs {
 namespace {
 
 constexpr const char* kFlushAttribute = "user.kvcachefs.flush";
-constexpr double kLongestWaitS = 300;  // for a RAM cache in front of a slow volume
+constexpr double kLongestWaitS = 300;  // allows for a RAM cache in front of a slow volume
 constexpr const char* kDropAttribute = "user.kvcachefs.drop_caches";
 constexpr const char* kRefreshAttribute = "user.kvcachefs.refresh";
 
-// 0 or the errno.
+// Returns 0 or the errno.
 int set_attribute(const std::string& root, const char* name) {
   return ::setxattr(root.c_str(), name, "1", 1, 0) == 0 ? 0 : errno;
 }
@@ -62,8 +62,8 @@ std::optional<double> staged_bytes(const std::string& directory) {
   return found == mount->numbers.end() ? std::nullopt : std::optional(found->second);
 }
 
-// The daemon writes out what is staged by itself; what others write meanwhile may keep it from an end. Says what was
-// done.
+// Waits until nothing is staged: the daemon writes staged data out by itself. Writes by others may prevent an end. Returns a sentence that
+// says what was done.
 Result<std::string> wait_until_unstaged(const std::string& directory) {
   const double end = monotonic_s() + kLongestWaitS;
   for (auto staged = staged_bytes(directory); staged != 0.0; staged = staged_bytes(directory)) {
@@ -86,7 +86,7 @@ Result<Notes> drain_writes(const std::string& directory) {
   const int failed = set_attribute(mount->root, kFlushAttribute);
   if (failed == 0) return Notes();
   if (failed != EACCES && failed != EPERM) return fail_errno(failed, mount->root + ": set " + kFlushAttribute);
-  KVC_TRY(sync_file_system(directory));  // what the kernel has not given to the daemon yet
+  KVC_TRY(sync_file_system(directory));  // data that the kernel has not sent to the daemon yet
   KVC_ASSIGN(const std::string waited, wait_until_unstaged(directory));
   return Notes{mount->root + ": " + kFlushAttribute + ": " + std::strerror(failed) + ": " + waited};
 }
@@ -126,13 +126,13 @@ Result<Notes> drop_caches(const std::string& directory) {
                     ": caches were dropped file by file; names and attributes stay cached (run as root to drop all)");
     KVC_TRY(drop_page_cache_of_files(directory));
   }
-  // Last: dropping file by file opens them, and a kvcachefs reads ahead from there.
+  // Do this last: dropping file by file opens the files, and a kvcachefs then reads ahead.
   if (const auto mount = read_mount_status(directory)) {
     if (const int failed = set_attribute(mount->root, kDropAttribute); failed != 0) {
       notes.push_back(mount->root + ": " + kDropAttribute + ": " + std::strerror(failed) +
                       ": the daemon's memory was not dropped, its \"cold\" reads may be warm");
     }
-    // Advice on a file of the mount does not reach the backing file that its reads go to.
+    // posix_fadvise on a file of the mount does not reach the backing file that its reads go to.
     if (const auto passed = mount->numbers.find("reads.passthrough_opens");
         refused != 0 && passed != mount->numbers.end() && passed->second > 0) {
       notes.push_back(mount->root +

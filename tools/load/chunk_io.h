@@ -1,4 +1,4 @@
-// Probing, reading and writing chunk files with the very system calls of a style.
+// Probes, reads and writes chunk files with exactly the system calls of a style.
 #pragma once
 
 #include <cstddef>
@@ -12,18 +12,18 @@
 
 namespace kvcachefs {
 
-// One per thread. Errors name the file and what was done to it; a file that is not there is no error.
+// One per thread. Errors name the file and the operation; an absent file is no error.
 class ChunkIo {
  public:
-  // Chunk paths are relative to `root`, which exists. `writer` tells the temp names of concurrent writers apart.
+  // Chunk paths are relative to `root`, which exists. `writer` makes the temp names of concurrent writers differ.
   ChunkIo(std::string root, AccessStyle style, unsigned writer);
 
-  // Whether the chunk is there, as the client asks.
+  // Whether the chunk exists, checked as the client checks it.
   Result<bool> probe(const ChunkName& name) const;
-  // The whole file into `slot`; false when there is none. A short file is an error.
+  // Reads the whole file into `slot`; false if there is none. A short file is an error.
   Result<bool> load(const ChunkName& name, uint64_t bytes, Slot& slot) const;
-  // Creates or replaces the file with `content` (its bytes start with the header of styles that have one). False when
-  // the style looked first, found it there and wrote nothing.
+  // Creates or replaces the file with `content` (which starts with the header if the style has one). Returns false if
+  // the style checks first, and found the file and wrote nothing.
   Result<bool> store(const ChunkName& name, std::span<const std::byte> content);
 
  private:
@@ -43,7 +43,7 @@ class ChunkIo {
   uint64_t sequence_ = 0;
 };
 
-// mkdir -p of everything above root + path; `root` exists and ends with a slash.
+// mkdir -p for the parent of root + path; `root` exists and ends with a slash.
 Status make_parent_directories(const std::string& root, const std::string& path);
 
 }  // namespace kvcachefs

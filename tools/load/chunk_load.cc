@@ -24,7 +24,7 @@ std::unexpected<Error> short_file(const std::string& path, uint64_t got, uint64_
 
 int open_flags(AccessStyle style) { return O_RDONLY | O_CLOEXEC | (style == AccessStyle::kOdirect ? O_DIRECT : 0); }
 
-// Opened, or nothing when the file is not there.
+// Opens the file; none if it does not exist.
 Result<UniqueFd> open_existing(const std::string& path, int flags) {
   UniqueFd fd(::open(path.c_str(), flags));
   if (fd.valid() || errno == ENOENT) return fd;
@@ -35,7 +35,7 @@ Result<UniqueFd> open_existing(const std::string& path, int flags) {
   return fail_errno(errno, path + ": open");
 }
 
-// LMCache asks for O_NOATIME, which only the owner may, and goes on without.
+// Like LMCache, asks for O_NOATIME, which only the owner may use, and falls back to a normal open.
 UniqueFd open_noatime(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOATIME));
   return fd.valid() || errno != EPERM ? std::move(fd) : UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -80,7 +80,7 @@ Result<bool> ChunkIo::load(const ChunkName& name, uint64_t bytes, Slot& slot) co
 Result<bool> ChunkIo::load_by_read(const std::string& path, const ChunkName& name, uint64_t bytes, Slot& slot) const {
   KVC_ASSIGN(const UniqueFd fd, open_existing(path, open_flags(style_)));
   if (!fd.valid()) return false;
-  // vLLM and SGLang know the size and trust it; the others ask.
+  // vLLM and SGLang know the size and trust it; the others call fstat.
   if (style_ == AccessStyle::kRead || style_ == AccessStyle::kOdirect) {
     struct stat info;
     if (::fstat(fd.get(), &info) != 0) return fail_errno(errno, path + ": fstat");
@@ -92,7 +92,7 @@ Result<bool> ChunkIo::load_by_read(const std::string& path, const ChunkName& nam
   while (done < bytes) {
     const ssize_t got = ::read(fd.get(), slot.buffer().data() + done, ask - done);
     if (got < 0) return fail_errno(errno, path + ": read");
-    // One read is all that vLLM does: it deletes a file that came back short.
+    // vLLM reads only once, and deletes a file after a short read.
     if (got == 0 || (style_ == AccessStyle::kVllm && static_cast<uint64_t>(got) != bytes)) {
       return short_file(path, done + static_cast<uint64_t>(got), bytes);
     }
@@ -115,7 +115,7 @@ Result<bool> ChunkIo::load_by_mmap(const std::string& path, const ChunkName& nam
     slot.hold_mapping(name, memory, bytes);
     return true;
   }
-  // LMCache copies from the mapping to the device and lets the mapping go.
+  // LMCache copies from the mapping to the device and then unmaps.
   const bool copied = survives_bus_error([&] { std::memcpy(slot.buffer().data(), memory, bytes); });
   ::munmap(memory, bytes);
   if (!copied) return fail_errno(EIO, path + ": read of the mapping (SIGBUS)");

@@ -68,7 +68,7 @@ Status make_parent_directories(const std::string& root, const std::string& path)
 std::string ChunkIo::temp_name(const ChunkName& name) {
   const uint64_t unique = mix64((writer_ << 32) + ++sequence_);
   switch (style_) {
-    case AccessStyle::kVllm:  // the random part is a thread's own for its whole life
+    case AccessStyle::kVllm:  // the random part stays the same for the life of a thread
       return full(name.path.substr(0, name.path.size() - 4)) + fmt::format("_{:08x}.tmp", mix64(writer_) >> 32);
     case AccessStyle::kLmcacheGds: return full(name.path) + fmt::format(".tmp{:08x}", unique >> 32);
     case AccessStyle::kSglang: return full(fmt::format(".{:016x}{:016x}.tmp", unique, mix64(unique)));
@@ -80,7 +80,7 @@ Result<bool> ChunkIo::store(const ChunkName& name, std::span<const std::byte> co
   const std::string path = full(name.path);
   const std::string temp = temp_name(name);
   if (style_ == AccessStyle::kLmcacheGds) KVC_TRY(make_parent_directories(root_, name.path));
-  // vLLM looks again right before it writes.
+  // vLLM checks again right before it writes.
   if (style_ == AccessStyle::kVllm && ::access(path.c_str(), F_OK) == 0) return false;
   auto write_temp = [&]() -> Status {
     if (style_ == AccessStyle::kMmap) return store_by_mmap(temp, content, O_CREAT | O_EXCL);
@@ -108,7 +108,7 @@ Status ChunkIo::store_by_write(const std::string& temp, std::span<const std::byt
     KVC_TRY(write_all(fd.get(), content, temp));
     return close_checked(fd, temp);
   }
-  // numpy.tofile: a duplicated descriptor, two writes, closed twice.
+  // As numpy.tofile does: a duplicated descriptor, two writes, two closes.
   UniqueFd duplicate(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!duplicate.valid()) return fail_errno(errno, temp + ": dup");
   const size_t first = std::min<size_t>(content.size(), kBlockBytes);
@@ -131,7 +131,7 @@ Status ChunkIo::store_by_mmap(const std::string& temp, std::span<const std::byte
   return closed;
 }
 
-// A header by one open and the whole by another, as LMCache's POSIX path does.
+// Writes the header through one open and the rest through another, as LMCache's POSIX path does.
 Status ChunkIo::store_lmcache_gds(const std::string& temp, std::span<const std::byte> content) const {
   KVC_ASSIGN(UniqueFd fd, create(temp, O_WRONLY | O_TRUNC));
   KVC_TRY(write_all(fd.get(), content.first(kSidecarBytes), temp));

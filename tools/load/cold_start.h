@@ -1,4 +1,4 @@
-// The start of a cold phase and the end of a write, with their notes in the report.
+// Starts a cold phase, and waits for the end of writes; notes go into the report.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ namespace kvcachefs {
 Status drain_writes(const std::vector<std::string>& directories, Report& report);
 
 // Drains the data written under the directories and drops their caches; a cache that could not be dropped becomes a note
-// of the report. With `keep_caches` it does neither and says so. Several directories are those of nodes: each has then seen
+// of the report. With `keep_caches` it does neither and adds a note. Several directories are those of nodes: each has then seen
 // what the others wrote before.
 Status cold_start(const std::vector<std::string>& directories, bool keep_caches, Report& report);
 // The same for one directory.

@@ -1,4 +1,4 @@
-// Threads wait until a number of them have arrived, or until one announces that they never will.
+// A barrier: threads wait until a number of them have arrived, or until one announces that they never will.
 #pragma once
 
 #include <condition_variable>
@@ -8,8 +8,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe; outlives whoever waits. (Not std::barrier or std::latch: a test of the bench hung once in hundreds of runs, and
-// waiting for atomics in libstdc++ 12 was what could not be ruled out.)
+// Thread-safe; must outlive the threads that wait. (Not std::barrier or std::latch: a test of the bench hung once in hundreds of runs, and
+// waiting for atomics in libstdc++ 12 could not be ruled out as the cause.)
 class Gate {
  public:
   explicit Gate(unsigned awaited) : awaited_(awaited) {}
@@ -19,7 +19,7 @@ class Gate {
     opened_s_ = monotonic_s();
     open_.notify_all();
   }
-  // Ends every wait, with false.
+  // Ends every wait; wait() then returns false.
   void abort() {
     std::lock_guard lock(mutex_);
     aborted_ = true;
@@ -34,7 +34,7 @@ class Gate {
     arrive();
     return wait();
   }
-  // When the last one arrived, after a wait().
+  // When the last thread arrived. Call after wait().
   double opened_s() const { return opened_s_; }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace kvcachefs {
 
-// Handlers are in place while it lives; the old ones come back after. One at a time.
+// Installs the handlers while it lives; the destructor restores the old ones. One at a time.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -15,7 +15,7 @@ class InterruptGuard {
 };
 
 bool interrupted();
-// kCanceled once a signal came.
+// Returns kCanceled once a signal came.
 Status check_interrupt();
 
 }  // namespace kvcachefs

@@ -33,14 +33,14 @@ std::string string_at(const nlohmann::json& document, const char* object, const 
   return inner != outer->end() && inner->is_string() ? inner->get<std::string>() : std::string();
 }
 
-// The source column of the mount table: mount(8) shows the volume there.
+// Returns the source column of the mount table, in which mount(8) shows the volume.
 std::string mount_source(const std::string& root) {
   std::ifstream table("/proc/self/mounts");
   std::string line, source;
   while (std::getline(table, line)) {
     std::istringstream fields(line);
     std::string device, point;
-    if (fields >> device >> point && unescape_mountinfo(point) == root) source = unescape_mountinfo(device);  // the last is on top
+    if (fields >> device >> point && unescape_mountinfo(point) == root) source = unescape_mountinfo(device);  // the last one is on top
   }
   return source.starts_with('/') ? source : std::string();
 }
@@ -87,7 +87,7 @@ std::optional<MountStatus> read_mount_status(const std::string& directory) {
 }
 
 namespace {
-// What goes up and down, in groups of which the rest only grows.
+// True for values that can fall, in groups whose other values only grow.
 bool is_level(std::string_view path) {
   constexpr std::array<std::string_view, 6> kEndings = {"_ratio", "_age_s", ".known_objects", ".known_units", ".remembered_units",
                                                         ".memory_bytes"};

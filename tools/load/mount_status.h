@@ -1,4 +1,4 @@
-// What a mounted kvcachefs tells of itself in `.kvcachefs/status` at its root. Other directories have none of this.
+// The contents of `.kvcachefs/status` at the root of a mounted kvcachefs. Other directories have none.
 #pragma once
 
 #include <sys/types.h>
@@ -18,21 +18,21 @@ struct MountStatus {
   pid_t pid = 0;       // of the daemon; 0 if the status does not say
   std::string volume;  // the backing directory; empty if it cannot be told
   std::string volume_uuid;  // empty if the status does not say
-  bool evicts = false;      // it makes room by itself: more than its capacity can be stored
+  bool evicts = false;      // the mount evicts by itself: more than its capacity can be stored
   StatusNumbers numbers;
 };
 
-// The mount that `directory` lies in; nothing when it is not a kvcachefs, or its status cannot be read.
+// The mount that contains `directory`; none if it is not a kvcachefs, or its status cannot be read.
 std::optional<MountStatus> read_mount_status(const std::string& directory);
 
-// The root of the file system that `directory` lies in: the last ancestor with the same st_dev.
+// The root of the file system that contains `directory`: the last ancestor with the same st_dev.
 std::string file_system_root(const std::string& directory);
 
-// The numbers of a JSON document; empty when it is none. Fills pid, volume and volume_uuid where named.
+// The numbers of a JSON document; empty if it is not JSON. Fills pid, volume and volume_uuid if they are in it.
 MountStatus parse_mount_status(std::string_view json);
 
-// after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors, without levels such as ratios); those that did
-// not move are there too, for a median is of all rounds.
+// after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors, without levels such as ratios). Contains also
+// counters that did not change, because a median is taken over all rounds.
 StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& after);
 
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@
 namespace kvcachefs {
 namespace {
 constexpr uint64_t kWordBytes = 8;
-constexpr uint64_t kBlockWords = 512;  // compared at once; the exact byte is looked for only in a block that differs
+constexpr uint64_t kBlockWords = 512;  // compared at once; only a block that differs is searched for the exact byte
 }  // namespace
 
 uint64_t mix64(uint64_t value) {

@@ -19,11 +19,11 @@ class Payload {
  public:
   explicit Payload(uint64_t seed) : seed_(seed) {}
 
-  // `out` becomes the bytes [offset, offset + out.size()).
+  // Fills `out` with the bytes [offset, offset + out.size()) of the content.
   void fill(std::span<std::byte> out, uint64_t offset = 0) const;
-  // The offset of the first byte of `bytes`, which lies at `offset` of the content, that is not as it should be.
+  // The offset of the first wrong byte of `bytes`, which lie at `offset` of the content; none if all are right.
   std::optional<uint64_t> first_mismatch(std::span<const std::byte> bytes, uint64_t offset = 0) const;
-  // Eight words spread over the content, both ends among them: cheap enough for a timed loop, no proof.
+  // Compares eight words spread over the content, both ends among them: cheap enough for a timed loop, but no proof.
   bool sample_matches(std::span<const std::byte> bytes) const;
 
  private:

@@ -17,7 +17,7 @@ namespace kvcachefs {
 
 namespace {
 
-// The mounts that some directories lie in, as they were when it was made.
+// The mounts that contain some directories, with their state at construction.
 class MountAccounts {
  public:
   explicit MountAccounts(const std::vector<std::string>& directories) {
@@ -29,7 +29,7 @@ class MountAccounts {
       before_.try_emplace(root, Account{std::move(mount->numbers), mount->pid, cpu_s});
     }
   }
-  // What they used and counted since.
+  // Adds what the mounts used and counted since then.
   void add_to(PhaseCost& cost) const {
     for (const auto& [root, before] : before_) {
       const auto cpu_s = process_cpu_s(before.pid);
@@ -58,7 +58,7 @@ Result<PhaseCost> run_phase(const std::vector<std::string>& directories, unsigne
   Status outcome;
   std::mutex mutex;  // guards cost.client_cpu_s, outcome and end
   double end = 0;
-  Gate gate(threads);  // all begin at once
+  Gate gate(threads);  // all threads start at once
   auto work = [&](unsigned thread) {
     if (!gate.arrive_and_wait()) return;
     const double cpu = thread_cpu_s();
@@ -75,7 +75,7 @@ Result<PhaseCost> run_phase(const std::vector<std::string>& directories, unsigne
   try {
     for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work, i);
   } catch (const std::system_error& error) {
-    gate.abort();  // those that were started wait for the others
+    gate.abort();  // the threads that were started wait for the others
     workers.clear();
     return fail_errno(error.code().value(), fmt::format("cannot start {} threads", threads));
   }

@@ -1,4 +1,4 @@
-// A timed region: so many threads start together, and the clocks cover exactly what they do.
+// A timed region: all threads start together, and the clocks cover exactly their work.
 #pragma once
 
 #include <functional>
@@ -14,13 +14,13 @@ namespace kvcachefs {
 struct PhaseCost {
   double wall_s = 0;
   double client_cpu_s = 0;             // of the threads, not of the process
-  std::optional<double> daemon_cpu_s;  // where a directory is a kvcachefs and its daemon is alive
-  StatusNumbers counters;              // what its status counted meanwhile; empty elsewhere
+  std::optional<double> daemon_cpu_s;  // if a directory is a kvcachefs and its daemon is alive
+  StatusNumbers counters;              // changes of its status counters; empty for other directories
 };
 
-// Runs body(0) ... body(threads - 1) at once and waits for all; where not so many threads can be started, runs none.
-// The first error is returned; it does not stop the other threads, which notice it through their own operations or
-// check_interrupt(). `directories` name the mounts to account to, whose costs are added up.
+// Runs body(0) ... body(threads - 1) at once and waits for all; runs none if so many threads cannot be started.
+// Returns the first error; it does not stop the other threads, which notice the problem through their own operations or
+// check_interrupt(). `directories` name the mounts whose costs are measured and added up.
 Result<PhaseCost> run_phase(const std::vector<std::string>& directories, unsigned threads,
                             const std::function<Status(unsigned thread)>& body);
 // The same for one directory.

@@ -40,7 +40,7 @@ TEST(Phase, CountersOfSeveralMountsAreAddedUpEachOnce) {
   EXPECT_EQ(cost->counters.at("reads.opens"), 6);
 }
 
-// Leaves the process so much more address space than it has now.
+// Limits the address space of the process to this much more than it has now.
 class SpaceLimit {
  public:
   explicit SpaceLimit(uint64_t more) {

@@ -13,7 +13,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // What is being done now, before it starts.
+  // Shows the step that is about to start.
   void show(const std::string& what);
   void advance(size_t steps = 1);
 

@@ -22,7 +22,7 @@ std::optional<double> ratio(double value, const std::vector<double>& base) {
   return value / median;
 }
 
-// Four significant digits, never in powers of ten for the sizes that occur.
+// Formats with four significant digits, never in powers of ten for the sizes that occur.
 std::string number(double value) {
   if (value == 0) return "0";
   const double size = std::abs(value);
@@ -120,7 +120,7 @@ std::string Report::table() const {
   for (const Row& r : rows_) {
     if (!omitted(r)) todo.push_back(&r);
   }
-  // Rows of one scenario stand together, where the first of them was added.
+  // Rows of one scenario are printed together, at the place of the first.
   while (!todo.empty()) {
     const Metric head = todo.front()->metric;
     out += fmt::format("{} {}\n", head.workload, head.scenario);

@@ -28,15 +28,15 @@ struct Metric {
 // Not thread-safe.
 class Report {
  public:
-  // `dirs` are the columns, the first of them what the others are compared with.
+  // `dirs` are the columns; the others are compared with the first.
   explicit Report(std::vector<std::string> dirs) : dirs_(std::move(dirs)) {}
 
   void add(const Metric& metric, size_t dir, double value);
   // An extra column that is not a directory ("recompute"); returns its index.
   size_t add_column(std::string name);
-  // A sentence for the user, once however often it is said.
+  // A sentence for the user; repeated notes appear once.
   void note(const std::string& text);
-  // A raw rate for the limit column, a metric raw_read_rate or raw_write_rate of the scenario it was measured beside.
+  // A raw rate for the limit column: metric raw_read_rate or raw_write_rate of the scenario beside which it was measured.
   void add_raw_rate(const std::string& workload, const std::string& scenario, size_t dir, Limit limit, double gib_s);
 
   // [{workload, dir, metric, unit, median, min, max, ratio_to_first_dir}]; the ratio is null where there is none.
@@ -59,7 +59,7 @@ class Report {
   std::vector<std::string> notes_;
 };
 
-// CPU seconds per GiB of client and daemon and the daemon's counters, for `bytes` moved by a phase. `prefix` leads each
+// Adds CPU seconds per GiB of client and daemon, and the daemon's counters, for `bytes` moved by a phase. `prefix` starts each
 // measure ("cold_").
 void add_costs(Report& report, Metric base, size_t dir, const std::string& prefix, const PhaseCost& cost, double bytes);
 

@@ -58,7 +58,7 @@ RequestEngine::RequestEngine(const std::string& root, const EngineOptions& optio
       content_(std::move(content)),
       shuffle_seed_(worker) {}
 
-// How many of [from, from + count) are there without a gap.
+// Returns how many of [from, from + count) exist without a gap.
 Result<size_t> RequestEngine::probe(const Names& names, size_t from, size_t count, RequestOutcome& outcome) {
   const Stopwatch watch(outcome.probe_s, outcome.client_cpu_s);
   size_t present = 0;
@@ -70,9 +70,9 @@ Result<size_t> RequestEngine::probe(const Names& names, size_t from, size_t coun
   return present;
 }
 
-// How many of [from, from + count), which were there a moment ago, could be read. The clock does not stop between two
-// chunks, for a mount would read ahead in the pause: where a request's chunks have not a buffer each, samples are
-// compared on the way.
+// Returns how many of [from, from + count), which existed a moment ago, could be read. The clock does not stop between two
+// chunks, because a mount would read ahead in the pause: if not each chunk of a request has its own buffer, samples are
+// compared meanwhile.
 Result<size_t> RequestEngine::load(const Names& names, size_t from, size_t count, RequestOutcome& outcome) {
   const Stopwatch watch(outcome.read_s, outcome.client_cpu_s);
   size_t loaded = 0;
@@ -94,14 +94,14 @@ Status RequestEngine::restore(const Names& names, RequestOutcome& outcome) {
     KVC_ASSIGN(const size_t loaded, load(names, from, present, outcome));
     outcome.hit_chunks += loaded;
     outcome.lost_chunks += present - loaded;
-    if (loaded < count) break;  // a prefix is of use only up to its first gap
+    if (loaded < count) break;  // a prefix is usable only up to its first gap
   }
   if (pool_.whole(names.size())) return pool_.verify_and_clear(1);
   pool_.clear();
   return {};
 }
 
-// Off the clock: what the pool could not keep, read once more and checked in full.
+// Reads the chunks that the pool could not keep once more and checks them in full, while the clock is stopped.
 Status RequestEngine::verify_again(const Names& names, size_t count) {
   for (size_t i = 0; i < count; ++i) {
     KVC_TRY(check_interrupt());
@@ -114,7 +114,7 @@ Status RequestEngine::verify_again(const Names& names, size_t count) {
 
 void RequestEngine::prefill(RequestOutcome& outcome) const {
   outcome.hit_tokens = std::min(outcome.input_tokens, outcome.hit_chunks * options_.chunk_tokens);
-  // Even a whole hit computes the last token, to have something to go on from.
+  // Even after a complete hit an engine computes the last token, to continue from it.
   const uint64_t missing = std::max<uint64_t>(1, outcome.input_tokens - outcome.hit_tokens);
   outcome.prefill_s = static_cast<double>(missing) / options_.prefill_tokens_per_s;
   if (!options_.sleep_prefill) return;

@@ -1,5 +1,5 @@
-// An inference engine reduced to what its cache directory sees of it: for each request probe the prefix, read what is
-// there, compute the rest at a given speed, write the new chunks. Every byte read is checked, off the clock.
+// An inference engine reduced to its cache directory traffic: for each request it probes the prefix, reads the chunks that
+// exist, computes the rest at a given speed, and writes the new chunks. Checks every byte read while the clock is stopped.
 #pragma once
 
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace kvcachefs {
 
 struct EngineRequest {
   double arrival_s = 0;
-  unsigned engine = 0;  // which of the run's engines serves it
+  unsigned engine = 0;  // the engine of the run that serves it
   uint64_t input_tokens = 0;
-  std::vector<uint64_t> keys;  // of its whole chunks, in prefix order; what is left of the input is never stored
+  std::vector<uint64_t> keys;  // of its whole chunks, in prefix order; the rest of the input is never stored
 };
 
 struct EngineOptions {
@@ -27,13 +27,13 @@ struct EngineOptions {
   uint64_t chunk_tokens = 256;
   uint64_t chunk_bytes = 0;
   double prefill_tokens_per_s = 10000;
-  bool sleep_prefill = false;       // wait as long as the prefill would take, instead of only adding it up
+  bool sleep_prefill = false;       // sleep for the time of the prefill, instead of only adding it up
   bool random_store_order = false;  // as vLLM writes the blocks of a request
   size_t pool_bytes = 0;            // read buffers of one worker
 };
 
 struct RequestOutcome {
-  double begin_s = 0;  // when it was begun and ended, since the start of the run
+  double begin_s = 0;  // begin and end, since the start of the run
   double end_s = 0;
   double queue_s = 0;  // arrival to start; 0 in a closed loop
   double probe_s = 0;
@@ -44,10 +44,10 @@ struct RequestOutcome {
   uint64_t input_tokens = 0;
   uint64_t hit_tokens = 0;
   uint64_t hit_chunks = 0;
-  uint64_t lost_chunks = 0;  // probed as present and gone when read
-  uint64_t stored_chunks = 0;  // really written: not those that the style found there when it looked again
-  uint64_t unfound_chunks = 0;  // not found, though a request that had ended before this one began stored them
-  double unfound_age_s = 0;     // since that request ended, the longest of them
+  uint64_t lost_chunks = 0;  // found by the probe, but gone when read
+  uint64_t stored_chunks = 0;  // chunks really written, without those that the style found when it checked again
+  uint64_t unfound_chunks = 0;  // not found, although a request that ended before this one began stored them
+  double unfound_age_s = 0;     // longest time since that request ended
 
   double ttft_s() const { return queue_s + probe_s + read_s + prefill_s; }
 };
@@ -57,9 +57,9 @@ size_t max_chunks(std::span<const EngineRequest> requests);
 // One per worker thread.
 class RequestEngine {
  public:
-  // `root` exists and ends with a slash; `worker` tells this one's temp names from the others'; no request has more
-  // than `max_chunks` (else buffers are reused, as when the pool is small: what was found is then read again after the
-  // request, to be compared).
+  // `root` exists and ends with a slash. `worker` makes this worker's temp names differ from the others'. No request should have more
+  // than `max_chunks` (otherwise buffers are reused, as with a small pool: the chunks found are then read again after the
+  // request and compared).
   static Result<RequestEngine> create(const std::string& root, const EngineOptions& options, unsigned worker,
                                       size_t max_chunks);
 

@@ -83,7 +83,7 @@ TEST_P(RequestEngineTest, WrongBytesFailTheRequest) {
   EXPECT_EQ(outcome.error().code, Code::kCorrupt);
 }
 
-// Where no sample of the content is taken.
+// A place in the content that no sample covers.
 void break_a_byte(const std::string& path) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekg(4321);

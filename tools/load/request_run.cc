@@ -17,7 +17,7 @@
 namespace kvcachefs {
 namespace {
 
-// Indexes of an engine's requests in order.
+// The indexes of an engine's requests, in order.
 struct RequestQueue {
   std::vector<size_t> indexes;
   std::atomic<size_t> next = 0;
@@ -36,10 +36,10 @@ void sleep_until(double when_s) {
   }
 }
 
-// Lets requests begin in the order of their indexes. Thread-safe.
+// Makes requests start in the order of their indexes. Thread-safe.
 class StartOrder {
  public:
-  // False once it was ended.
+  // Returns false once end() was called.
   bool wait_for(size_t index) {
     std::unique_lock lock(mutex_);
     moved_.wait(lock, [&] { return next_ == index || ended_; });
@@ -48,7 +48,7 @@ class StartOrder {
     moved_.notify_all();
     return true;
   }
-  // Ends every wait: a worker failed, so the request whose turn it is may never come.
+  // Ends every wait. Called when a worker failed, because the request whose turn it is may then never come.
   void end() {
     std::lock_guard lock(mutex_);
     ended_ = true;
@@ -118,7 +118,7 @@ Result<RunResult> run_requests(const std::vector<std::string>& roots, const Engi
 
 std::vector<RequestOutcome> recompute_only(const EngineOptions& engine, const RunOptions& run,
                                            std::span<const EngineRequest> requests) {
-  // When each worker of an engine is free next.
+  // The times at which each worker of an engine is free next.
   using FreeTimes = std::priority_queue<double, std::vector<double>, std::greater<>>;
   std::vector<FreeTimes> queues(run.engines);
   for (FreeTimes& queue : queues) {

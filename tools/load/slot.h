@@ -1,5 +1,5 @@
-// Buffers for the bytes read, so that they can be checked after the clock has stopped. A pool holds one slot for every
-// chunk of a pass if it may; else slots are reused in turn and `whole()` says that only samples were checked.
+// Buffers for the bytes read, so that they can be checked after the clock has stopped. If possible, a pool holds one slot for every
+// chunk of a pass; else slots are reused in turn, and `whole()` tells that only samples were checked.
 #pragma once
 
 #include <atomic>
@@ -27,13 +27,13 @@ class Slot {
   std::span<std::byte> buffer() { return buffer_; }
   // The first `bytes` of the buffer are now the content of `name`.
   void hold(const ChunkName& name, size_t bytes);
-  // Takes over a mapping that is the content of `name`; unmapped when the slot is cleared or used again.
+  // Takes over a mapping that holds the content of `name`; it is unmapped when the slot is cleared or used again.
   void hold_mapping(const ChunkName& name, void* memory, size_t bytes);
   void clear();
 
   std::span<const std::byte> content() const { return content_; }
   bool sample_matches() const;
-  // Every byte; an error names the chunk and the first wrong offset.
+  // Checks every byte; the error names the chunk and the first wrong offset.
   Status verify() const;
 
  private:

@@ -1,5 +1,5 @@
-// What a subcommand of the `kvcachefs` command hands to main(): the CLI11 node it registered and what to run when the
-// user named it.
+// What a subcommand of `kvcachefs` returns to main(): the CLI11 node that it registered, and the function to run if the
+// user chose it.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ enum ExitCode : int {
   kExitInterrupted = 130,  // SIGINT or SIGTERM, after cleaning up
 };
 
-// What failed as a system call is not the command line's fault, whatever its errno.
+// An error from a system call is not the command line's fault, whatever its errno.
 inline ExitCode exit_code(const Error& error) {
   if (error.code == Code::kCanceled) return kExitInterrupted;
   return error.code == Code::kInvalid && error.sys_errno == 0 ? kExitUsage : kExitFailed;

@@ -40,8 +40,8 @@ Status check_directory(const std::string& directory, const std::string& option) 
   return {};
 }
 
-// The volumes of the nodes that are mounts. A mount stands for one node: two directories of one would find each other's
-// chunks without any node in between.
+// Returns the volumes of the nodes that are mounts. A mount stands for one node: two directories of one mount would find each other's
+// chunks without another node.
 Result<std::vector<std::string>> check_nodes(const std::vector<std::string>& directories, const std::string& option) {
   std::set<std::string> seen;
   std::map<std::string, std::string> by_mount;  // root of the mount -> the directory in it
@@ -72,8 +72,8 @@ Result<std::vector<std::string>> check_nodes(const std::vector<std::string>& dir
   return uuids;
 }
 
-// Nothing is left of `path`. What other nodes removed can go at any moment while this walks over it, for which remove_all() may give up; each
-// time it does, something is gone.
+// Removes everything below `path`. Files removed by other nodes can disappear at any moment during the walk, and remove_all() may then stop with an
+// error; each time it does, some files are gone, so it is repeated.
 std::error_code remove_whatever_goes(const fs::path& path) {
   constexpr int kTries = 100;
   std::error_code error;
@@ -90,8 +90,8 @@ Status remove_tree(const std::string& path) {
   return {};
 }
 
-// Calls `remove` with one path after another; before each, all nodes have seen what the others wrote and removed. The
-// first error is returned, after all were called.
+// Calls `remove` with one path after another; before each call, all nodes have seen the changes of the others. Returns the
+// first error, after all calls.
 Status remove_on_nodes(const std::vector<std::string>& paths, Status (*remove)(const std::string&)) {
   Status outcome;
   auto keep = [&](Status status) {
@@ -160,7 +160,7 @@ Result<Target> Target::open(const std::vector<std::string>& directories, size_t 
   if (directories.size() > 1) {
     KVC_ASSIGN(target.volume_uuids_, check_nodes(directories, option));
   }
-  // Not by the process alone: one that was killed left its directory behind, and in containers its number comes again.
+  // The process id is not enough: a killed run leaves its directory behind, and in containers process ids repeat.
   std::string work = fs::path(directories.front()) / fmt::format("kvcachefs-{}-{}-{}.XXXXXX", purpose, ::getpid(), index);
   if (::mkdtemp(work.data()) == nullptr || ::chmod(work.c_str(), 0755) != 0) {
     return fail_errno(errno, fmt::format("{}: cannot create {} there", option, work));
@@ -213,7 +213,7 @@ Result<std::vector<std::string>> Target::make_dirs(const std::string& name) cons
   std::vector<std::string> paths;
   for (const std::string& work : works_) {
     const std::string path = work + "/" + name;
-    // What one node made the next may have seen already.
+    // A node may already see a directory that another node made.
     if (::mkdir(path.c_str(), 0755) != 0 && (errno != EEXIST || paths.empty())) {
       return fail_errno(errno, path + ": mkdir");
     }
@@ -249,7 +249,7 @@ Status check_space(const std::string& directory, uint64_t bytes, const std::stri
   struct statvfs info;
   if (::statvfs(directory.c_str(), &info) != 0) return fail_errno(errno, directory + ": statvfs");
   const uint64_t available = static_cast<uint64_t>(info.f_bavail) * info.f_frsize;
-  // Directories and block maps need a little too.
+  // Directories and block maps also need a little space.
   const uint64_t needed = bytes + bytes / 32;
   if (available >= needed) return {};
   return fail(Code::kNoSpace, fmt::format("{}: needs {} of space, {} are free; {}", directory, format_size(needed),

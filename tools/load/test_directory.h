@@ -11,7 +11,7 @@ namespace kvcachefs {
 
 class TestDirectory {
  public:
-  enum class On { kDisk, kMemory };  // memory: for many files; a sync there waits for no other user of the disk
+  enum class On { kDisk, kMemory };  // memory: for tests with many files; a sync there waits for no other user of the disk
 
   explicit TestDirectory(On where = On::kDisk) {
     const bool in_memory = where == On::kMemory && std::filesystem::is_directory("/dev/shm");

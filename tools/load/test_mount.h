@@ -1,4 +1,4 @@
-// An empty file system of some kind for one test, seen by this process only. First ask whether it is permitted().
+// An empty file system of some kind for one test, visible to this process only. Call permitted() first.
 #pragma once
 
 #include <sched.h>
@@ -19,7 +19,7 @@ namespace kvcachefs {
 
 class TestMount {
  public:
-  // Whether there can be one; from then on this thread sees mounts of its own.
+  // Whether such a mount is possible; from then on this thread has its own mount namespace.
   static bool permitted() { return ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0; }
 
   explicit TestMount(const char* type) {
@@ -37,7 +37,7 @@ class TestMount {
 
   const std::string& path() const { return directory_.path(); }
   bool empty() const { return directory_.empty(); }
-  // Makes it look like a kvcachefs that says so.
+  // Makes the mount look like a kvcachefs with this status.
   void write_status(const std::string& json) const {
     std::filesystem::create_directory(path() + "/.kvcachefs");
     const std::string status = path() + "/.kvcachefs/status";
@@ -50,7 +50,7 @@ class TestMount {
   bool mounted_ = false;
 };
 
-// Makes this thread alone (the C library's call would change all) an ordinary user.
+// Makes only this thread an ordinary user (the C library's call would change all threads).
 class AsNobody {
  public:
   AsNobody() { become(65534); }

@@ -19,7 +19,7 @@ Status check_chunk_tokens(uint64_t chunk_tokens, uint64_t block_tokens) {
 
 std::vector<uint64_t> chunk_keys(const TraceRequest& request, uint64_t block_tokens, uint64_t chunk_tokens,
                                  uint64_t salt) {
-  // Some traces give the last block an id although the input does not fill it; others do not.
+  // Some traces give the last block an id although the input does not fill it; other traces do not.
   const uint64_t tokens = std::min(request.input_tokens, request.blocks.size() * block_tokens);
   std::vector<uint64_t> keys;
   keys.reserve(tokens / chunk_tokens);
@@ -40,7 +40,7 @@ Status check_deal(Deal deal, const Trace& trace) {
 
 std::vector<EngineRequest> engine_requests(const Trace& trace, const PlanOptions& options, uint64_t salt) {
   const size_t all = trace.requests.size(), count = options.limit == 0 ? all : std::min(options.limit, all);
-  std::unordered_map<uint32_t, size_t> sessions;  // their numbers, by first requests
+  std::unordered_map<uint32_t, size_t> sessions;  // session numbers, in the order of first requests
   std::vector<EngineRequest> requests;
   requests.reserve(count);
   for (const TraceRequest& from : std::span(trace.requests).first(count)) {

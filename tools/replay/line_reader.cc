@@ -48,7 +48,7 @@ Result<bool> LineReader::next(std::string& line) {
   while (true) {
     const z_off_t before = ::gztell(file_->handle);
     if (::gzgets(file_->handle, piece.data(), static_cast<int>(piece.size())) == nullptr) break;
-    // By position: a piece may hold zero bytes, as the end of a file that was being written at a crash does.
+    // Use positions for the length: a piece may contain zero bytes, like the end of a file that was being written at a crash.
     line.append(piece.data(), static_cast<size_t>(::gztell(file_->handle) - before));
     if (!line.ends_with('\n')) continue;
     line.pop_back();

@@ -14,7 +14,7 @@ class LineReader {
  public:
   static Result<LineReader> open(const std::string& path);
 
-  // The next line without its newline; false at the end. A file cut short inside compressed data is an error that names
+  // Reads the next line without its newline; false at the end. A file cut short inside compressed data is an error that names
   // the last whole line.
   Result<bool> next(std::string& line);
   // "trace.jsonl:17": for messages.

@@ -1,4 +1,4 @@
-// What a mount's read-ahead was worth.
+// Reports how useful a mount's read-ahead was.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace kvcachefs {
 
-// Reports under `base`, from the changes of a mount's counters while clients read `read_bytes`. Accuracy: of the bytes
-// read ahead, how many were used. Coverage: of the bytes read, how many were there already. A note says where that does
-// not tell all, because reads were passed through.
+// Reports under `base`, from the changes of a mount's counters while clients read `read_bytes`. Accuracy: the part of the bytes
+// read ahead that was used. Coverage: the part of the bytes read that was there already. A note tells if that is
+// incomplete, because reads were passed through.
 void report_prefetch(Report& report, Metric base, size_t dir, const StatusNumbers& counters, double read_bytes);
 
 }  // namespace kvcachefs

@@ -97,7 +97,7 @@ Status run_replay(const ReplaySettings& given, const Trace& trace, Report& repor
       "{} requests, {} tokens, {} chunks, {} of them distinct: {} on the volume if nothing is evicted", requests.size(),
       totals.input_tokens, totals.chunks, totals.distinct_chunks,
       format_size(totals.distinct_chunks * bytes)));
-  // A round at a time, on one column at a time, and what it wrote is removed.
+  // Runs a round on one column at a time and then removes what it wrote.
   for (const Target& target : targets) {
     const uint64_t needed = totals.distinct_chunks * (bytes + kSidecarBytes);
     Status fits = check_space({&target, 1}, needed, "free some, or lower --requests or --bytes-per-token");

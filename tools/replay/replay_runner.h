@@ -1,4 +1,4 @@
-// Replays a trace on directories and reports what each was worth.
+// Replays a trace on directories and reports the results of each.
 #pragma once
 
 #include "store/base/result.h"
@@ -11,7 +11,7 @@
 namespace kvcachefs {
 
 struct ReplaySettings {
-  TargetNames targets;  // with nodes, the requests are dealt to as many engines as a column has directories
+  TargetNames targets;  // with nodes, there are as many engines as a column has directories
   unsigned rounds = 1;
   size_t requests = 0;  // of the trace; 0: all
   Deal deal = Deal::kRoundRobin;
@@ -21,8 +21,8 @@ struct ReplaySettings {
   bool keep_caches = false;  // drop nothing before a round
 };
 
-// Each round starts every directory empty. The report's columns are those of settings.targets; one more,
-// "recompute-only", tells what the same requests cost without any cache.
+// Each round starts with empty directories. The report's columns are those of settings.targets, and one more,
+// "recompute-only": the cost of the same requests without any cache.
 Status run_replay(const ReplaySettings& settings, const Trace& trace, Report& report);
 
 }  // namespace kvcachefs

@@ -37,7 +37,7 @@ Result<uint64_t> count_field(const Json& object, const char* name) {
   return field->get<uint64_t>();
 }
 
-// `scope` makes ids of one session different from all others'.
+// `scope` makes the ids of one session different from those of all others.
 Result<std::vector<uint64_t>> hash_ids(const Json& object, uint64_t scope) {
   const auto field = object.find("hash_ids");
   if (field == object.end()) return malformed("field \"hash_ids\" is missing");

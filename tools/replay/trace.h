@@ -1,4 +1,4 @@
-// Request traces: what was asked of an engine, block by block.
+// Request traces: the requests to an engine, block by block.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ struct Trace {
 //    local to the session unless the scope says "global"; the times of nested requests count from their parent's.
 class TraceParser {
  public:
-  // The error says what is wrong with the line; the caller knows its number.
+  // The error describes the problem of the line; the caller adds its number.
   Status add_line(std::string_view line);
-  // Sorted by arrival. An error when there was no request at all.
+  // Returns the trace sorted by arrival. Fails if there was no request at all.
   Result<Trace> finish() &&;
 
  private:
@@ -40,7 +40,7 @@ class TraceParser {
   uint32_t sessions_ = 0;
 };
 
-// Plain or gzip. Errors name file and line.
+// Reads a plain or gzip file. Errors name file and line.
 Result<Trace> read_trace(const std::string& path);
 
 }  // namespace kvcachefs

@@ -1,4 +1,4 @@
-// Bytes that went to and came from storage for the sake of a directory.
+// Bytes read from and written to storage because of a directory.
 #pragma once
 
 #include <string>
@@ -13,13 +13,13 @@ struct VolumeIo {
   double written_bytes = 0;
 };
 
-// Running totals; differences of two calls are of interest. Of mounts of kvcachefs what their status says, added up, and
-// what the kernel accounts to this process; of others the latter alone (writes when pages are made dirty, so not those
-// undone before they reach the disk). On tmpfs and where the kernel does not account, zero.
+// Running totals; take the difference of two calls. For mounts of kvcachefs: the sum of the figures in their status and
+// of what the kernel accounts to this process. For other directories: only the latter (writes are counted when pages are made dirty, without those
+// undone before they reach the disk). Zero on tmpfs and if the kernel does not account.
 VolumeIo read_volume_io(const std::vector<std::string>& directories);
 
-// Of a mount with such a status. Reads that it passes through to a backing file are not in there: the kernel accounts
-// them to the process that reads; what it reads ahead of those has a field of its own. What else is read ahead is among the
+// The figures of a mount with such a status. Reads that it passes through to a backing file are not in the status: the kernel accounts
+// them to the process that reads; read-ahead for them has its own field. All other read-ahead is included in the
 // bytes from the volume.
 VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& process);
 

@@ -31,7 +31,7 @@ void Belady::serve(size_t number) {
       while (!room && !queue_.empty()) {
         const auto [top, candidate] = queue_.top();
         if (held_[candidate] && current_[candidate] == top) {
-          if (top <= own) break;  // all that is held is worth more
+          if (top <= own) break;  // all held units are worth more
           held_[candidate] = false;
           --used_;
           ++evicted_;

@@ -11,7 +11,7 @@ ExtentModel::ExtentModel(const ExtentSettings& settings, uint32_t distinct_units
       limit_bytes_(static_cast<uint64_t>(static_cast<double>(held_bytes) / settings.fill)),
       places_(distinct_units),
       extents_(1) {
-  // A real store has room for thousands of extents. In a small one an extent that is being filled and one that is being
+  // A real store has space for thousands of extents. In a small store, the extent that is being filled and the one that is being
   // emptied would take all the spare space.
   settings_.extent_bytes =
       std::clamp(align_down((limit_bytes_ - held_bytes) / 4, kBlockBytes), kBlockBytes, settings_.extent_bytes);
@@ -59,9 +59,9 @@ void ExtentModel::compact() {
       if (i == open_ || extent.live_bytes == extent.used_bytes) continue;
       if (emptiest == kNowhere || extent.live_bytes < extents_[emptiest].live_bytes) emptiest = i;
     }
-    if (emptiest == kNowhere) return;  // nothing is dead: the request being served takes more than there is
+    if (emptiest == kNowhere) return;  // nothing is dead: the request being served needs more than the capacity
     Extent old = std::move(extents_[emptiest]);
-    // Its place in the list stays taken until the remains have left, so that they do not go there.
+    // The old extent stays in the list as taken until its remains have moved, so that they are not moved into it.
     extents_[emptiest].used_bytes = old.used_bytes;
     for (size_t i = old.units.size(); give_up_ && i-- > 0;) {
       Place& place = places_[old.units[i]];

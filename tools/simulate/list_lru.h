@@ -1,6 +1,6 @@
-// Least recently used as a cache of blocks has it: one list, in which the tail of a request counts as older than its head,
-// and room is made at each write. A request that is longer than the capacity therefore loses its own head, which the tree
-// of the store's "lru" never gives up before what follows it.
+// Least recently used, as a cache of blocks implements it: one list, in which the tail of a request counts as older than its head,
+// and space is made at each write. So a request longer than the capacity loses its own head. The tree of
+// the store's "lru" never evicts the head before the units that follow it.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class ListLru {
   uint64_t used_ = 0;
   uint64_t evicted_ = 0;
   uint32_t head_;                       // a ring through this entry, which is no unit
-  std::vector<uint32_t> next_, before_;  // next_ is the older one
+  std::vector<uint32_t> next_, before_;  // next_ is the older unit
 };
 
 }  // namespace kvcachefs

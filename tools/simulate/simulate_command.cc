@@ -91,7 +91,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--plot", arguments.plot, "Write a picture of the prefix hit ratios to this file (SVG)");
 }
 
-// The policies of the store and those of the simulator, without repetitions, with what they are compared to.
+// The policies of the store and those of the simulator, without repetitions, and those used for comparison.
 Result<std::vector<std::string>> policies_of(const Arguments& arguments) {
   std::vector<std::string> policies;
   const auto add = [&](const std::string& name) {

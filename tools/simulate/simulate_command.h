@@ -1,4 +1,4 @@
-// `kvcachefs simulate`: what eviction policies are worth on recorded traces.
+// `kvcachefs simulate`: compares eviction policies on recorded traces.
 #pragma once
 
 #include "tools/load/subcommand.h"

@@ -15,7 +15,7 @@ std::string tokens_text(uint64_t tokens) {
   return fmt::format("{}", tokens);
 }
 
-// The result of another policy for the same trace and capacity.
+// Finds the result of another policy for the same trace and capacity.
 const SimResult* find(const std::vector<SimRow>& rows, const SimRow& like, const std::string& policy) {
   const auto found = std::ranges::find_if(rows, [&](const SimRow& row) {
     return row.policy == policy && row.trace == like.trace && row.capacity_units == like.capacity_units;

@@ -44,7 +44,7 @@ SimResult run(const Workload& workload, const std::string& policy, uint64_t capa
   return *result;
 }
 
-// The most prefix hits of any choice of what to hold, by trying all sets: dynamic programming over requests.
+// The most prefix hits that any choice of held units can give, by trying all sets: dynamic programming over requests.
 uint64_t best_possible(const Workload& workload, uint64_t capacity) {
   const uint32_t sets = 1u << workload.distinct_units;
   std::vector<int64_t> best(sets, -1);

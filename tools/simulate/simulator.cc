@@ -22,7 +22,7 @@ constexpr size_t kProgressEvery = 256;  // requests
 UnitKey key_of(uint32_t unit) { return {uint64_t{unit} + 1}; }
 uint32_t unit_of(UnitKey key) { return static_cast<uint32_t>(key.value - 1); }
 
-// The figures that do not depend on the policy.
+// Counts the figures that do not depend on the policy.
 class Counter {
  public:
   Counter(const Workload& workload, const SimSettings& settings) : workload_(workload), settings_(settings) {
@@ -31,7 +31,7 @@ class Counter {
     count_from_ms_ = static_cast<int64_t>(settings.skip * static_cast<double>(workload.requests.back().time_ms));
   }
 
-  // Returns the units of the hit prefix.
+  // Returns the number of units in the hit prefix.
   template <class Holds>
   uint32_t count(size_t number, const Holds& holds) {
     const SimRequest& request = workload_.requests[number];
@@ -70,7 +70,7 @@ class Counter {
   uint64_t window_units_ = 0, window_hits_ = 0;
 };
 
-// For the policies that exist in the simulator only: whole requests, and only hits are counted.
+// Runs a policy that exists only in the simulator: it serves whole requests, and only hits are counted.
 template <class Cache>
 Result<SimResult> simulate_plain(const Workload& workload, const SimSettings& settings) {
   Cache cache(workload, settings.capacity_units);
@@ -102,7 +102,7 @@ class PolicyRun {
   Result<SimResult> run();
 
  private:
-  struct Place {  // of the next unit of a request
+  struct Place {  // position of the next unit of a request
     size_t request;
     uint32_t at;
   };
@@ -122,10 +122,10 @@ class PolicyRun {
   std::unique_ptr<Policy> policy_;
   evict::PrefixLinks links_;
   std::vector<bool> held_, full_;
-  std::vector<uint32_t> predecessor_;  // by the trace
+  std::vector<uint32_t> predecessor_;  // according to the trace
   std::vector<uint32_t> source_;
   std::vector<int64_t> touched_ms_;
-  std::vector<bool> lost_;          // requests whose beginning does not show
+  std::vector<bool> lost_;          // requests whose beginning cannot be seen
   std::vector<uint32_t> cut_at_;    // where a request seems to begin anew; 0: nowhere
   std::vector<std::pair<uint32_t, uint32_t>> written_;  // units of the requests being served, with their tokens
   std::vector<UnitKey> chosen_;
@@ -173,7 +173,7 @@ void PolicyRun::touch(size_t number, uint32_t at, TimeMs now) {
   if (settings_.extents.on) written_.emplace_back(unit, static_cast<uint32_t>(tokens));
 }
 
-// Requests [first, end) at once: their units come mixed, each request's in order.
+// Serves requests [first, end) at once: their units are mixed, but each request's units stay in order.
 void PolicyRun::serve(size_t first, size_t end) {
   const TimeMs now{workload_.requests[first].time_ms};
   std::vector<Place> open;
@@ -214,7 +214,7 @@ void PolicyRun::evict_unit(uint32_t unit) {
   ++counter_.result.evicted_units;
 }
 
-// Puts the units written in these requests on the volume, after room was made for them.
+// Puts the units that these requests wrote on the volume, after evicting for them.
 void PolicyRun::store(TimeMs now) {
   if (settings_.extents.give_up > 0) {
     extents_.set_give_up([this, now](uint32_t unit) {
@@ -230,7 +230,7 @@ void PolicyRun::store(TimeMs now) {
   written_.clear();
 }
 
-// The daemon starts anew: it knows the names that are there with their times, links and sizes, and perhaps the tables.
+// Restarts the daemon: it knows the names on the volume with their times, links and sizes, and perhaps the tables.
 Status PolicyRun::restart() {
   const Bytes tables = policy_->save();
   KVC_ASSIGN(policy_, evict::make_policy(settings_.policy, settings_.seed));
@@ -249,7 +249,7 @@ Status PolicyRun::restart() {
   std::vector<uint32_t> depth(workload_.distinct_units, 0);
   std::vector<Known> known;
   for (uint32_t unit = 0; unit < workload_.distinct_units; ++unit) {
-    // A unit's number is above its predecessor's, for numbers are given in the order of first use.
+    // A unit's number is above its predecessor's, because numbers follow the order of first use.
     if (predecessor_[unit] != UINT32_MAX) depth[unit] = depth[predecessor_[unit]] + 1;
     if (held_[unit]) known.push_back({touched_ms_[unit], depth[unit], unit});
   }

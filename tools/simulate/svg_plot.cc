@@ -35,7 +35,7 @@ std::string short_number(double value) {
   return fmt::format("{:.3g}", value);
 }
 
-// 1, 2 and 5 of each decade.
+// Ticks at 1, 2 and 5 of each decade.
 std::vector<double> log_ticks(double low, double high) {
   std::vector<double> ticks;
   for (double decade = std::pow(10, std::floor(std::log10(low))); decade <= high * 1.0001; decade *= 10)

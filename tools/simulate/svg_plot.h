@@ -1,4 +1,4 @@
-// Lines over a logarithmic axis as an SVG picture, a panel below the other.
+// Draws lines over a logarithmic axis as an SVG picture, one panel below the other.
 #pragma once
 
 #include <string>

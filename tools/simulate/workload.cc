@@ -25,7 +25,7 @@ class Numbering {
   std::unordered_map<uint64_t, uint32_t> numbers_;
 };
 
-// The start of each session, by its number in the trace.
+// Returns the start of each session, by its number in the trace.
 std::vector<double> session_starts(const Trace& trace, const WorkloadSettings& settings) {
   uint32_t sessions = 0;
   for (const TraceRequest& request : trace.requests) sessions = std::max(sessions, request.session);
@@ -43,7 +43,7 @@ std::vector<double> session_starts(const Trace& trace, const WorkloadSettings& s
   return starts;
 }
 
-// Tokens of an input beyond its last whole chunk, if the trace has a block for them that they do not fill; else 0.
+// Returns the tokens of an input beyond its last whole chunk, if the trace has a block for them that they do not fill; else 0.
 uint64_t unfinished_tokens(const TraceRequest& request, uint64_t block_tokens, uint64_t chunk_tokens) {
   if (request.blocks.size() * block_tokens <= request.input_tokens) return 0;
   if ((request.blocks.size() - 1) * block_tokens >= request.input_tokens) return 0;

@@ -1,4 +1,4 @@
-// What is simulated: requests of dense unit numbers with their times, made from one or more traces.
+// The workload of a simulation: requests of dense unit numbers with their times, made from one or more traces.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ struct WorkloadSettings {
   uint64_t seed = 1;
 };
 
-// As an engine with such chunks would meet the requests. The chunk at the end of a request that its input does not fill is a
-// unit, too, where the trace itself has a block for it.
+// The requests as seen by an engine with such chunks. The chunk at the end of a request that its input does not fill is also a
+// unit if the trace itself has a block for it.
 Result<Workload> make_workload(const Trace& trace, const std::string& name, const WorkloadSettings& settings);
 
 enum class Join : uint8_t { kBeside, kAfter };
