@@ -10,7 +10,8 @@
 
 namespace kvcachefs {
 
-// kAtLeast: a file that is larger by then keeps its size. kAfterFailedWrite: the kernel truncates by itself after a write failed.
+// kAtLeast: a file that is larger by then keeps its size. kAfterFailedWrite: the kernel's own truncation after a failed write, to the size
+// that it knows.
 enum class Resize : uint8_t { kExactly, kAtLeast, kAfterFailedWrite };
 
 // The answer to a read from RAM, or the statement that some of its units have to be read first.
