@@ -397,7 +397,7 @@ Status StoreImpl::close() {
     drain(true, [this](Status status) { drained_ = std::move(status); });
     for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
   }
-  constexpr int kRounds = 8;  // what is left to do once everything is journaled
+  constexpr int kRounds = 8;  // for work that is left once everything is journaled
   for (int round = 0; round < kRounds && pump(); ++round) {
   }
   kill_point("drained");

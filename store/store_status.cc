@@ -213,7 +213,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
   const uint64_t interval_ms = options_.flush_interval_ms();
   KVC_TRY(options_.set(name, value, option_defaults(backing)));
-  space_.set_backing(backing);  // what is free depends on keep_free
+  space_.set_backing(backing);  // the free space depends on keep_free
   if (options_.flush_interval_ms() < interval_ms) dirty_.wake(true);  // the lane may be waiting for the old, longer interval
   read_ahead_->kick();  // there may be room for more
   return {};

@@ -47,7 +47,7 @@ struct StoreOptions {
   uint64_t memory_bytes = 0;             // 0: a quarter of the machine's RAM or of its cgroup's limit, at most 32 GiB
   Durability durability = Durability::kNone;
   Verify verify = Verify::kAuto;
-  bool prefetch = true;                  // read ahead along the chains of what was written and read before
+  bool prefetch = true;                  // read ahead along the chains of bodies written and read before
   uint64_t prefetch_ahead_bytes = 256 * kMiB;  // limit of reading ahead for one reader
   uint64_t pack_below_bytes = 0;         // 0: 4 MiB where passthrough serves solo bodies; 32 MiB elsewhere and on a network
   uint64_t memory_file_min_bytes = 4 * kMiB;  // bodies in RAM of at least this size are passed through from there; 0: none

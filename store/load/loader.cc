@@ -33,7 +33,7 @@ struct LoadingMarks {
 };
 }  // namespace
 
-// --- what is to be read ---
+// --- planning a load ---
 
 bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, const std::shared_ptr<LoadWaiter>& waiter, bool urgent,
                   LoadJobs& jobs) {
@@ -266,7 +266,7 @@ void Loader::read_inline(LoadJobPtr job) {
   finish(std::move(job), total);
 }
 
-// --- what came ---
+// --- taking reads in ---
 
 // Takes the callers that wait for the units of the job; the units are not marked as coming any more. The object is locked.
 Loader::Waiting Loader::take_waiting(const LoadJob& job) {

@@ -60,7 +60,7 @@ class Loader {
   bool get_memory(LoadMemory& memory);
   // Sends the jobs to the volume. Jobs next to each other in one file, as small bodies of one prefix are, become one read.
   void submit(LoadJobs jobs);
-  // Takes in the next body of a read that has ended: verifies it, puts it in its place, and calls those who wait for it.
+  // Takes in the next body of a read that has ended: verifies it, puts it in its place, and calls the waiting requests.
   void take_in_next(ArrivedRead& read);
 
   // Memory that is waiting for reads of the volume.

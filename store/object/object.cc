@@ -21,7 +21,7 @@ bool is_only_ours(const BlockPtr& block) {
 
 }  // namespace
 
-// --- what it is ---
+// --- its state ---
 
 bool Object::in_ram() const {
   const size_t count = div_ceil(size_bytes, kUnitBytes);
@@ -117,7 +117,7 @@ void Object::place_piece(size_t index, uint64_t begin, uint64_t end, const std::
     if (!unit.block && memory_file) block = MemoryFile::make_block(memory_file, index);
     if (!block) block = memory.make_block(std::max<size_t>(end, old_bytes));
     if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
-    // Only what neither the old block nor this write fills must be cleared.
+    // Clears only the bytes that neither the old block nor this write fills.
     if (begin > old_bytes) std::memset(block->data() + old_bytes, 0, begin - old_bytes);
     const uint64_t filled = std::max<uint64_t>(end, old_bytes);
     std::memset(block->data() + filled, 0, block->capacity_bytes() - filled);
@@ -151,8 +151,8 @@ void Object::note_cut(uint64_t new_size_bytes, Resize how) {
     write_error.reset();
 }
 
-// Gives the body the file that an earlier round got. Leaves in `file` what the units [first, last) lack of the memory file, which the
-// caller gets without the lock. False: they lack nothing, or there will be no file for the body.
+// Gives the body the file that an earlier round got. Describes in `file` the file or pages that units [first, last) lack; the caller
+// gets those without the lock. False: they lack nothing, or there will be no file for the body.
 bool Object::lacks_file_memory(size_t first, size_t last, FileRequest& file) {
   file.wanted = false;
   if (file.refused) expected_bytes = 0;

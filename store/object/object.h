@@ -88,7 +88,7 @@ class Object {
   int64_t last_write_ns = 0;      // monotonic
   FilePtr raw;                    // set for raw bodies
   bool raw_unjournaled = false;   // no record names its file yet
-  FilePtr spill;                  // a solo extent that takes what does not fit in memory
+  FilePtr spill;                  // a solo extent for the units that do not fit in memory
   ExtentId spill_extent;
   std::vector<bool> spill_written;  // units of which the spill file has bytes, current or not: no holes there
   std::map<size_t, std::vector<std::move_only_function<void(Status)>>> loading;  // units being read, with the callers that wait for them

@@ -133,7 +133,7 @@ void ReadAhead::run_kernel() {
   }
 }
 
-// --- told by requests ---
+// --- calls by requests ---
 
 void ReadAhead::kick() {
   if (held_kick.of == this) {
@@ -200,7 +200,7 @@ void ReadAhead::hurry_into_file(const ObjectPtr& object) {
   if (parts_.loader.start(object, {0, units, units}, MemoryFor::kReader, nobody, nullptr, now)) nobody->finish_one({});
 }
 
-// --- what goes next ---
+// --- choosing the next body ---
 
 // With less than the volume has under way at a time, it would be idle now and then; with more, requests with a waiting client wait longer.
 uint64_t ReadAhead::limit_bytes() const {

@@ -64,7 +64,7 @@ void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
 void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
   const ObjectPtr& object = handle->object;
-  if (object->write_error) drop_first_writes(object);  // a client may write again what failed
+  if (object->write_error) drop_first_writes(object);  // a client may write the failed bytes again
   if (!object->first_writes) return;
   object->first_writes->add(offset, offset + length, handle->request.append);
   // At once: the daemon could die before the open is judged.

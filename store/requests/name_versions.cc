@@ -23,7 +23,7 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
                                                  const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
-  const Tree::ForgetAfter forget(tree, object);  // also where it is the answer: the caller keeps what is to be opened
+  const Tree::ForgetAfter forget(tree, object);  // even if it is the answer: the caller keeps the object that is to be opened
   // The name is meant if the refused object is this one, or was replaced or is hidden by this one. Otherwise the thread looks up another name.
   const auto is_gone = [&](ObjectId id) {
     const auto stat = tree.stat(id);

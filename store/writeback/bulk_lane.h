@@ -51,7 +51,7 @@ class BulkLane {
   void start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
-  // One turn; with `force` also seals bodies that are open for writing and were written a moment ago. True: it wrote something, and the
+  // Runs one turn; with `force` also seals bodies that are open for writing and were written a moment ago. True: it wrote something, and the
   // next turn may find more.
   bool step(bool force);
   // Answers once everything that is finished and dirty now is journaled; with `sync`, synced and covered by a mark.
