@@ -12,7 +12,7 @@ namespace kvcachefs {
 // --- lookup ---
 
 Result<Stat> Lookups::stat_entry(ObjectId parent, std::string_view name, ObjectId id) {
-  // The kernel would answer probes of it unheard, and what they were told of could be evicted at once.
+  // The kernel would answer later probes of the name by itself, and the Evictor could evict a file that a client was told of just then.
   if (parts_.evictor.gives_leases()) return fail(Code::kNotFound, {});
   const Tree::Read tree = parts_.tree.read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
@@ -75,9 +75,9 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   ObjectId chosen = several ? tree.choose_version_to_read(*state, caller.thread_id) : found->child;
   bool brief = several;
   if (told && told->truncate) {
-    // It wants to write the name anew while another is at it: it gets a version of its own.
+    // The thread wants to write the name anew while another thread is writing it: it gets a version of its own.
     auto own = parts_.versions.version_to_write(tree, parent, name, chosen, told->object, caller);
-    if (!own) {  // the open ends with that: what the thread opens next is no repetition of it
+    if (!own) {  // the open ends with this error: the thread's next open is no repetition of it
       released.clear();
       if (auto repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) released.push_back(std::move(repeated.kept));
       tree.let_go(released);
@@ -90,19 +90,19 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   if (found->type_bits != S_IFDIR) parts_.probes.hit();
   tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, tree.stat(chosen));
-  // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
+  // A rename moves the kernel's entry, with its time-out, to the new name, which may mean another version.
   stat.brief = brief || tree.is_one_of_several(chosen);
   stat.to_be_written = told && told->write;
   return stat;
 }
 
-// Under the lock of the Tree. As Evictor says; what other nodes have is leased as well.
+// Caller holds the lock of the Tree. As Evictor::will_be_told(); leases files of other nodes as well.
 bool Lookups::will_be_told(ObjectId parent, ObjectId id, const Caller& caller) {
   parts_.peer_leases.told(parent, id);
   return parts_.evictor.will_be_told(id, caller.thread_id);
 }
 
-// No lock held.
+// Call with no lock held.
 ProbeCounts::Miss Lookups::why_absent(ObjectId parent, std::string_view name) const {
   if (parts_.tree.has_quarantined()) {
     const Tree::Read tree = parts_.tree.read();

@@ -1,5 +1,5 @@
-// What clients are told of names, and what is promised by telling them: lookup, and entries of listings. Beside store_impl.h and not in
-// requests/, for it tells the Evictor of each name, under the lock of the Tree.
+// Answers lookups and listings, and leases the names that it answers. It lies here and not in requests/ because it tells the Evictor of
+// each name, under the lock of the Tree.
 #pragma once
 
 #include <cstddef>

@@ -45,7 +45,7 @@ Status OtherNodes::follow() {
   rooms_.checkpointer_->follow_peers(*rooms_.peers_);
   rooms_.options_.subscribe([this](const StoreOptions& now) {
     rooms_.peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000);
-    rooms_.peers_->want_room();  // the others are to hear of another capacity
+    rooms_.peers_->want_room();  // tells the others of a changed capacity
   });
   rooms_.extents_->set_peers([this](uint32_t ordinal) { return rooms_.peers_->extents_of(ordinal); });
   return {};
@@ -69,7 +69,7 @@ Status OtherNodes::check_may_change(const Object& object) const {
                                            rooms_.peers_->node_of(object.id)));
 }
 
-// What was said of it lies behind what it has answered.
+// True: this node has made statements about the peer's files that lie behind those the peer has answered.
 bool OtherNodes::is_unanswered(uint32_t ordinal) const {
   const Tree::Read names = rooms_.tree_->read();
   const Part* const part = rooms_.tree_->view().peer(ordinal);

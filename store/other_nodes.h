@@ -1,4 +1,4 @@
-// Whether this volume may have other nodes, and what of them the store tells and asks.
+// Whether this volume may have other nodes, and what the store reports of them and asks about their objects.
 #pragma once
 
 #include <optional>
@@ -9,20 +9,20 @@
 
 namespace kvcachefs {
 
-// No state of its own. Before follow() only on the thread that starts the store; then on any, with no lock of the store held.
+// No state of its own. Before follow() only the thread that starts the store calls it; then any thread, with no lock of the store held.
 class OtherNodes {
  public:
   explicit OtherNodes(StoreRooms& rooms) : rooms_(rooms) {}
 
-  // A local file system is one machine's, unless the options name this node.
+  // Whether other nodes may join. A local file system belongs to one machine, unless the options name this node.
   bool may_join() const;
-  // Others may come, or are there. Blocks on the volume.
+  // Whether other nodes may join, or are there already. Blocks on the volume.
   bool are_possible() const;
-  // A step of a start, where there may be some: builds what follows them.
+  // A step of a start, if other nodes are possible: builds the PeerFollower, which follows them.
   Status follow();
 
   bool are_known() const { return rooms_.peers_ && rooms_.peers_->has_peers(); }
-  Status check_may_change(const Object& object) const;  // kReadOnly: it is of another node
+  Status check_may_change(const Object& object) const;  // kReadOnly: the object belongs to another node
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   uint32_t generation_of(ObjectId id) const;
   void tell(StoreStatus& status) const;

@@ -87,7 +87,7 @@ TEST_F(StoreEvict, AFullVolumeGoesOnTakingChunks) {
   for (int i = kTenTimes - 20; i < kTenTimes; ++i) EXPECT_TRUE(there(i)) << "written last: " << i;
 }
 
-// Who follows the journals may keep what was evicted in sight for a while; not so what a client removed.
+// A node that follows the journals may keep an evicted name visible for a while, but not a name that a client removed.
 TEST_F(StoreEvict, TheJournalTellsEvictionFromRemoval) {
   write_much(0, 200);
   ASSERT_TRUE(there(199));

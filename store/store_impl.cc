@@ -1,4 +1,4 @@
-// Start and end: the lock of the node, what recovery/ finds, the other rooms built from it, and what is left to do when all of it ends.
+// Start and end of a store: takes the node's lock, runs recovery/, builds the other rooms from the result; and at the end closes all of it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -29,7 +29,7 @@ namespace {
 
 constexpr uint64_t kMaxOpenExtents = 512;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
-constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
+constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: a shorter one the next start replays as fast
 
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
@@ -100,7 +100,7 @@ Status StoreImpl::start(std::string_view holder) {
     return std::unexpected(std::move(lock).error());
   }
   lock_ = std::move(*lock);
-  // Its lock could be taken, which tells less where locks end at the machine.
+  // This node's lock was free. That is no proof where locks do not reach beyond the machine.
   if (shared_) KVC_TRY(check_lives_nowhere_else(*volume_, identity_, clock_));
   reserve_ = std::make_unique<Reserve>(volume_, reserve_path(identity_.node));
   journal_room_.emplace(*reserve_, counters_);
@@ -152,7 +152,7 @@ Status StoreImpl::start(std::string_view holder) {
   journal_room_->set_extents(*extents_);
   discards_.emplace(Discards::Parts{space_, dead_, keeper_work_, *extents_});
   changes_.emplace(BodyChanges::Parts{clock_, space_, *record_space_, dirty_, *discards_, options_});
-  constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
+  constexpr unsigned kReclaimThreads = 3;  // beside the keeper; their calls wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,
       Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
@@ -268,7 +268,7 @@ Status StoreImpl::start(std::string_view holder) {
   watch_->measure_all();
   if (peers_) peers_->begin_claim();
   if (compactor_) compactor_->keep_room();
-  if (volume_->features().network) watch_->trim_reserve();  // to refill it there may be megabytes to write: the keeper's
+  if (volume_->features().network) watch_->trim_reserve();  // to refill it may take megabytes of writes: left to the keeper
   else watch_->refill_reserve();
   health_.start();
   keeper_->begin();
@@ -279,8 +279,8 @@ Status StoreImpl::start(std::string_view holder) {
   return {};
 }
 
-// Else a volume that others have filled could not be mounted to remove something. A life that tends or collects keeps no room of its own where there is
-// plenty: what it takes until it ends is not to come on top of that.
+// Without it a volume that others have filled could not be mounted to remove something. A life that tends or collects gives its RESERVE back where
+// there is plenty of room: the room it takes until it ends is not to come on top of that.
 void StoreImpl::find_room_to_begin(std::string_view holder) {
   constexpr uint64_t kPlentyTimes = 4;
   const auto backing = volume_->space();
@@ -314,7 +314,7 @@ void StoreImpl::build_name_requests() {
   lookups_.emplace(Lookups::Parts{*tree_, stale_opens_, *versions_, *new_objects_, *accesses_, *evictor_, peer_leases_, probes_, clock_});
 }
 
-// What is dead by the journals and was not reclaimed since comes back at once.
+// Has the keeper reclaim at once the space that the journals gave up and that was not reclaimed since.
 void StoreImpl::forget_reclaimed() {
   const bool some = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
                                            [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
@@ -354,8 +354,8 @@ void StoreImpl::stop() {
   threads_.stop();
 }
 
-// Everything is journaled that is ever going to be. What is left has no name, or was not finished by who still has it open:
-// files that took its bytes, because they did not fit into memory or are 1:1 with it, are named by no record.
+// Removes files that no record names; called when everything has been journaled that will be. The objects that are left have no name, or
+// are open and were not finished: their spill files and raw files are named by no record.
 void StoreImpl::remove_unjournaled() {
   std::vector<std::pair<ExtentId, PlaceKind>> unused;
   tree_->write().for_each([&](const ObjectPtr& object) {
@@ -366,17 +366,17 @@ void StoreImpl::remove_unjournaled() {
   });
   for (const auto& [extent, kind] : unused)
     if (Status status = extents_->remove(extent, kind); !status) log::warn("unused extent: {}", status.error().message);
-  keeper_work_.run();  // the same for what was closed a moment ago
+  keeper_work_.run();  // the same for files that were closed a moment ago
 }
 
-// One stays on the volume, for whoever begins where others have filled the file system.
+// Gives this node's RESERVE back if another node keeps one: one stays on the volume, for a node that starts when others have filled it.
 void StoreImpl::give_back_reserve() {
   const uint64_t held_bytes = reserve_->held_bytes();
   if (held_bytes == 0 || !shared_ || !others_keep_reserve(*volume_, identity_, held_bytes)) return;
   if (Status given = reserve_->give_back(); !given) log::warn("room that was kept for the journal: {}", given.error().message);
 }
 
-// What is held for this node alone is of no use before its next life.
+// Gives up room that is held for this node alone: the node has no use for it before its next life.
 void StoreImpl::give_back_to_others() {
   constexpr uint64_t kIndexesPart = 256;  // of the capacity
   peers_->keep_indexes_within(care_ == Care::kNone ? options_.current().capacity_bytes / kIndexesPart : 0);
@@ -391,13 +391,13 @@ Status StoreImpl::close() {
   if (!drained_) drain(true, [this](Status status) { drained_ = std::move(status); });
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
-  if (drained_ && !*drained_ && !extents_->lost().empty()) {  // what could not be synced goes elsewhere first
+  if (drained_ && !*drained_ && !extents_->lost().empty()) {  // bodies that could not be synced move elsewhere first
     static_cast<void>(relocator_->move_all());
     drained_.reset();
     drain(true, [this](Status status) { drained_ = std::move(status); });
     for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
   }
-  constexpr int kRounds = 8;  // what is left to do once everything is journaled
+  constexpr int kRounds = 8;  // for work that is left once everything is journaled
   for (int round = 0; round < kRounds && pump(); ++round) {
   }
   kill_point("drained");
@@ -405,24 +405,24 @@ Status StoreImpl::close() {
   bulk_->finish();
   urgent_->finish();
   extents_->remove_spares();
-  // Nobody reads here any more. What is held for other nodes the next start gives back: it is told where to look.
+  // No client reads here any more. Space that is held for other nodes is given back by the next start, which is told where to look.
   checkpointer_->end_reading();
   keeper_->end_lingering(/*all=*/true);
   if (status && !read_only_) checkpointer_->look_for_journal();
   if (status) status = checkpointer_->index_point();
-  constexpr int kMostLooks = 3;  // at a pack, of which a range died last
+  constexpr int kMostLooks = 3;  // at a pack of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();
   if (status) remove_unjournaled();
   const bool long_journal = committer_->journal_bytes() > kFinalCheckpointBytes || checkpointer_->journal_files() > 8;
   if (status && (long_journal || checkpoint_at_close_)) status = checkpointer_->write_checkpoint();
   if (status) {
-    // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
+    // A last mark covers the records of the last steps: the next start trusts everything.
     status = checkpointer_->sync_point();
     if (status) orphans_.note_leftovers(*index_, {}, /*ends=*/true);
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }
-  if (!status && index_->damaged()) {  // of which the journals are independent: what was accepted is in them
+  if (!status && index_->damaged()) {  // the journals do not depend on it: they hold everything that was accepted
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = checkpointer_->sync_point();
   }

@@ -152,7 +152,7 @@ class StoreImpl final : public Store, private StoreRooms {
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_impl.cc) ---
-  Result<SpaceInfo> fill_in_options();  // answers how large the file system is
+  Result<SpaceInfo> fill_in_options();  // returns the size of the file system
   void find_room_to_begin(std::string_view holder);
   void build_name_requests();
   void forget_reclaimed();
@@ -163,15 +163,15 @@ class StoreImpl final : public Store, private StoreRooms {
   StoreRooms& rooms() { return *this; }
   OtherNodes other_nodes_{rooms()};
   StoreThreads threads_{rooms()};
-  // Fixed after start(), but for the last.
+  // Fixed after start(), except drained_.
   bool background_ = true;
   bool read_only_ = false;
   bool shared_ = false;  // other_nodes_.are_possible(), at the start
   Care care_ = Care::kNone;
   Verify verify_ = Verify::kAuto;
-  bool checkpoint_at_close_ = false;  // however short the journal is
+  bool checkpoint_at_close_ = false;  // even if the journal is short
   bool index_rebuilt_ = false, unclean_start_ = false;
-  std::optional<Status> drained_;  // stop(): how its drain ended
+  std::optional<Status> drained_;  // result of the drain of stop()
 };
 
 }  // namespace kvcachefs

@@ -38,7 +38,7 @@ class StoreMemoryFiles : public ::testing::Test {
     auto found = store->lookup(kRootId, name, {.thread_id = 1});
     return found ? store->backing_file(found->id) : BackingFile{};
   }
-  // From the volume; as far as is known nobody maps.
+  // Reads from the volume; the store does not know of a client that maps bodies.
   void read_into_blocks(const std::string& name, const std::string& body) {
     ASSERT_TRUE(store.write_file(name, body));
     store.drain();
@@ -387,7 +387,7 @@ TEST(StoreMemoryFilesInLittleMemory, WritersDoNotTakeWhatIsPinnedForCleanMemory)
   store.close(writer);
 }
 
-// A file that is held by who waits could not be spilled.
+// A file that is held by a waiting request could not be spilled.
 TEST(StoreMemoryFilesInLittleMemory, WhoWaitsForMemoryHoldsNoFile) {
   constexpr uint64_t kFileBytes = 14 * kMiB;  // four are all that writers may have
   constexpr uint64_t kOldBytes = 10 * kMiB;   // and this is more than is left to readers

@@ -189,7 +189,7 @@ TEST(StoreNames, ANameThatComesBackWhileSomebodyLooksAgainIsTheRepetition) {
   EXPECT_TRUE(store.close(writer));
 }
 
-// One file for all who open it so, by whatever name clients do not rename; and what is locked, whatever its name.
+// All opens get one file if its name is not one that clients rename, or if the file is locked, whatever its name.
 TEST(StoreNames, ALockFileHasNoVersions) {
   for (const char* name : {"x.lock", "x", "x.tmp"}) {
     SCOPED_TRACE(name);
@@ -257,7 +257,7 @@ TEST(StoreNames, VersionsThatGotNamesOfTheirOwnHaveTheirOwnLocks) {
   EXPECT_TRUE(store.close(first));
 }
 
-// What the second lookup found is removed before the second open: it is opened all the same, for the kernel asks no third time.
+// The object that the second lookup found is removed before the second open. It is opened all the same: the kernel does not ask a third time.
 TEST(StoreNames, WhatARepeatedLookupFoundCanBeOpened) {
   TestStore store;
   ASSERT_TRUE(store.write_file("c", "first"));

@@ -425,7 +425,7 @@ TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {
 INSTANTIATE_TEST_SUITE_P(, StorePeersGivenUp, ::testing::Bool(),
                          [](const auto& each) { return std::string(each.param ? "ByALifeThatWasKilled" : "ByALifeThatEndedInOrder"); });
 
-// Journals are removed behind a checkpoint: who had not read them takes that.
+// Journals that a checkpoint covers are removed: a node that had not read them takes the checkpoint.
 TEST_F(StorePeers, WhoComesLateTakesTheCheckpoint) {
   b.unmount();
   for (int life = 0; life < 12; ++life) {
@@ -531,7 +531,7 @@ TEST_F(StorePeers, WhateverBothDoTheyComeToOneTree) {
   expect_one_tree();
 }
 
-// One RESERVE stays on the volume, that of the last: whoever begins where others have filled the file system can take it.
+// One RESERVE stays on the volume, that of the last node: a node that starts when others have filled the file system can take it.
 TEST_F(StorePeers, AnUnmountGivesBackWhatIsKeptForTheJournalButForTheLast) {
   const std::string of_a = a.root() + "/nodes/test/RESERVE", of_b = a.root() + "/nodes/other/RESERVE";
   const uint64_t bytes = testing::file_bytes(of_a);

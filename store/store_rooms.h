@@ -1,5 +1,5 @@
-// What a store is made of: one object of each class, in the order in which they need one another, so that each ends before what it needs.
-// StoreImpl has them as a private base, builds them in start(), and lends them to OtherNodes and StoreThreads; nobody else sees them.
+// The parts of a store: one object of each class, in the order in which they need one another, so that each is destroyed before what it
+// needs. StoreImpl has them as a private base, builds them in start(), and lends them to OtherNodes and StoreThreads, to no other class.
 #pragma once
 
 #include <atomic>
@@ -112,10 +112,10 @@ struct StoreRooms {
   std::optional<MemoryFilePolicy> file_policy_;
   StaleOpens stale_opens_{clock_};
   std::unique_ptr<Reclaimer> reclaimer_;
-  std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
-  PeerTouches touches_{clock_};       // so is this
-  PeerLeases peer_leases_{clock_};    // and this
-  std::optional<LostNames> lost_names_;  // and this, where there may be other nodes
+  std::unique_ptr<Evictor> evictor_;  // a listener of accesses_, so it comes before that
+  PeerTouches touches_{clock_};       // likewise
+  PeerLeases peer_leases_{clock_};    // likewise
+  std::optional<LostNames> lost_names_;  // likewise; set where there may be other nodes
   std::unique_ptr<AccessTracker> accesses_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
 
@@ -125,7 +125,7 @@ struct StoreRooms {
   DeadSpace dead_{space_};
   std::unique_ptr<RawSpace> raw_space_;
   std::unique_ptr<RecordSpace> record_space_;
-  std::unique_ptr<WaitingBytes> waiting_bytes_;  // before all that may hold writes that wait, for their bytes are given back to it: objects, queues
+  std::unique_ptr<WaitingBytes> waiting_bytes_;  // before objects and queues: they may hold waiting writes, whose bytes are given back to it
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
@@ -149,7 +149,7 @@ struct StoreRooms {
   std::optional<UnverifiedBodies> unverified_;
   std::optional<Loader> loader_;
   std::optional<BackingFiles> backing_;
-  std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
+  std::optional<ReadAhead> read_ahead_;  // before the queues that may hold its reads: opener_, keeper_work_
 
   std::optional<Sealer> sealer_;
   std::optional<Scrubber> scrubber_;
@@ -159,7 +159,7 @@ struct StoreRooms {
   std::optional<UrgentLane> urgent_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
-  // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
+  // Before the queues that may hold their requests: opener_, keeper_work_, space_waiters_.
   std::optional<ReadRequests> reads_;
   std::optional<MappedReads> mapped_;
   std::optional<InPlaceChanges> in_place_;
@@ -177,13 +177,13 @@ struct StoreRooms {
 
   ProbeCounts probes_{clock_.monotonic_ns()};
   Health health_{clock_};
-  Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
+  Wakeup keeper_wakeup_;                     // makes the keeper's next step begin at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::optional<Discards> discards_;
-  // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
+  // Behind everything that a waiting call may hold and gives back when it is destroyed: memory, turns, bytes put aside.
   SpaceWaiters space_waiters_{space_, counters_.errors_no_space, running_clock_, [this] { keeper_->want_reclaim(); }};
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
-  OrphanNotes orphans_{dead_, space_};  // what earlier lives left
+  OrphanNotes orphans_{dead_, space_};  // space that earlier lives left dead
   std::optional<Drainer> drainer_;
   std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
   std::optional<Eviction> eviction_;

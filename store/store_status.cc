@@ -70,7 +70,7 @@ void StoreImpl::tell_evictions(StoreStatus& status) {
   status.pinned_bytes = evictions.pinned_bytes;
 }
 
-// Once all that was accepted so far is in the committed index, which is what a pass goes through.
+// The pass begins once everything accepted so far is in the committed index, which the pass goes through.
 Status StoreImpl::begin_scrub() {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only: what is found damaged could not be recorded");
   drain(/*sync=*/false, [this](Status) {
@@ -213,8 +213,8 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
   const uint64_t interval_ms = options_.flush_interval_ms();
   KVC_TRY(options_.set(name, value, option_defaults(backing)));
-  space_.set_backing(backing);  // what is free depends on keep_free
-  if (options_.flush_interval_ms() < interval_ms) dirty_.wake(true);  // it may have begun to wait for as long as it was
+  space_.set_backing(backing);  // the free space depends on keep_free
+  if (options_.flush_interval_ms() < interval_ms) dirty_.wake(true);  // the lane may be waiting for the old, longer interval
   read_ahead_->kick();  // there may be room for more
   return {};
 }

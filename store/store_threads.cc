@@ -32,7 +32,7 @@ void StoreThreads::stop() {
   rooms_.bulk_->ask_to_stop();
   rooms_.urgent_->ask_to_stop();
   if (rooms_.peers_) rooms_.peers_->stop();
-  rooms_.opener_.stop();  // from now on such work is done where it comes up
+  rooms_.opener_.stop();  // from now on a caller does such work itself
   rooms_.read_ahead_->stop();
   rooms_.file_mover_->stop();
   rooms_.page_warmer_->stop();
@@ -54,8 +54,8 @@ void StoreThreads::stop() {
   rooms_.resumer_.give_answers();
 }
 
-// Work for the keeper and the opener that came up when their threads were about to end: bytes that did not match are looked at
-// again before their readers are answered.
+// Does the work that was handed to the keeper and the opener when their threads were about to end: bytes that did not match are
+// read again before their readers are answered.
 void StoreThreads::finish_handed_on_work() {
   while (true) {
     const bool opened = rooms_.opener_.finish(), worked = rooms_.keeper_work_.run();
@@ -64,13 +64,13 @@ void StoreThreads::finish_handed_on_work() {
   }
 }
 
-// Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.
+// Answers calls that wait for a seal or for room when the threads are gone: the session that their answers go to ends next.
 void StoreThreads::answer_unfinished() {
   constexpr int kMostRounds = 1000;
   for (int round = 0; round < kMostRounds && (rooms_.urgent_->step() || rooms_.committer_->step()); ++round) rooms_.committer_->step();
-  rooms_.space_waiters_.answer_all();  // nobody makes room any more
+  rooms_.space_waiters_.answer_all();  // no thread makes room any more
   rooms_.volume_->drain();
-  answer_waiting();  // who got room may have wanted memory then
+  answer_waiting();  // a call that got room may have asked for memory next
   finish_raw_turns();
 }
 
@@ -83,10 +83,10 @@ void StoreThreads::finish_raw_turns() {
   rooms_.volume_->drain();
 }
 
-// Requests that wait for memory get it now, for nobody else takes any. What they read has come, and was looked at again where it did not match,
-// before anything is taken down.
+// Gives memory to the requests that wait for it: no other caller takes any now. Their reads have arrived, and bytes that did not match were
+// read again, before anything is taken down.
 void StoreThreads::answer_waiting() {
-  constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
+  constexpr int kMostPauses = 1000;  // by then the memory that they need is held for ever
   for (int pauses = 0;;) {
     finish_handed_on_work();
     if (rooms_.resumer_.waiters().nobody_waits() || pauses == kMostPauses) return;

@@ -1,4 +1,4 @@
-// The threads of the store: how they begin, and end with everybody answered; without them, one step of each in turn.
+// Starts the threads of the store, and ends them with every call answered; without threads, runs one step of each in turn.
 #pragma once
 
 #include <atomic>
@@ -7,18 +7,18 @@
 
 namespace kvcachefs {
 
-// Each class of the rooms owns its thread; this is their order. Used by the thread that starts and ends the store.
+// Each class of the rooms owns its thread; this class knows their order. Used by the thread that starts and ends the store.
 class StoreThreads {
  public:
   explicit StoreThreads(StoreRooms& rooms) : rooms_(rooms) {}
 
   void start();
   bool run() const { return run_; }
-  // Returns when no thread runs any more and each call has its answer. Also without start(). Blocks on the volume.
+  // Returns when no thread runs any more and each call is answered. May be called without start(). Blocks on the volume.
   void stop();
-  // No step of theirs is begun any more.
+  // True: no further step of a thread begins.
   bool stopped() const { return stopping_; }
-  // A step of each, in one order: what there is instead of threads. False: nothing was to be done.
+  // Replaces the threads: one step of each, in a fixed order. False: there was nothing to do.
   bool pump();
 
  private:

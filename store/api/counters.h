@@ -1,4 +1,4 @@
-// What a store counts while it runs; store_status.cc makes StoreStatus of it.
+// The counters of a running store; store_status.cc copies them into StoreStatus.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Names that the store removed, or that changed on another node: who serves them to the kernel is told.
+// Passes names that the store removed, or that changed on another node, to the code that serves names to the kernel.
 #pragma once
 
 #include <functional>
@@ -16,12 +16,12 @@ class GoneNames {
  public:
   using Told = std::function<void(std::vector<GoneName>)>;
 
-  // Empty: nobody is told any more. A call that had begun before may still be under way.
+  // Sets the receiver; empty: there is none any more. A call that had begun before may still be under way.
   void set(Told told) {
     const std::lock_guard lock(mutex_);
     told_ = std::move(told);
   }
-  // Any thread; no lock held.
+  // Any thread, with no lock held.
   void tell(std::vector<GoneName> names) const {
     Told told;
     {

@@ -1,4 +1,4 @@
-// The options in force. Some are fixed once the store has started; the others (OptionText::live) change while it runs.
+// The options in force. Some are fixed once the store has started; the others (OptionText::live) can be changed while it runs.
 #pragma once
 
 #include <atomic>
@@ -17,32 +17,32 @@ namespace kvcachefs {
 // The facts of the machine and the volume from which defaults follow.
 struct OptionDefaults {
   uint64_t backing_bytes = 0;     // size of the backing file system
-  uint64_t memory_bytes = 0;      // RAM of the machine, or less where a control group says so
+  uint64_t memory_bytes = 0;      // RAM of the machine, or the limit of the control group if that is less
   bool network_volume = false;
 };
 
 // Replaces each 0 that stands for "the default" by that default.
 void resolve_defaults(StoreOptions& options, const OptionDefaults& defaults);
 
-// Thread-safe. Owns the options; mutex_ comes before every other lock of the store, for the subscribers run under it.
+// Thread-safe. Owns the options. mutex_ comes before every other lock of the store, because the subscribers run under it.
 class LiveOptions {
  public:
   using Subscriber = std::function<void(const StoreOptions&)>;
 
   explicit LiveOptions(StoreOptions options);
 
-  // At the start, before any other thread: fills in the defaults. `index_directory` is used where the option is empty.
+  // Fills in the defaults; `index_directory` if that option is empty. Called at the start, before there is any other thread.
   Status resolve(const OptionDefaults& defaults, const std::string& index_directory);
-  // `apply` is called at once, and after each change with the options then in force. It must not call back into this class.
+  // Calls `apply` at once, and after each change with the options then in force. `apply` must not call back into this class.
   void subscribe(Subscriber apply);
 
   StoreOptions current() const;
-  // Changes a live option by its text. On an error nothing has changed.
+  // Changes a live option, given as text. After an error nothing has changed.
   Status set(std::string_view name, std::string_view value, const OptionDefaults& defaults);
-  // The size of the backing file system changed: options that were given as a percentage follow it. False: there are none.
+  // The size of the backing file system changed: adjusts options that were given as a percentage. False: there are none.
   bool follow(const OptionDefaults& defaults);
 
-  // For hot paths: no lock.
+  // For hot paths; these take no lock.
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
   bool durable_sync() const { return durability_.load(std::memory_order_relaxed) == Durability::kSync; }
   bool shows_headroom() const { return shows_headroom_.load(std::memory_order_relaxed); }

@@ -57,7 +57,7 @@ std::string get_number(const StoreOptions& options) {
   return fmt::format("{}", options.*Field);
 }
 
-// A size, or a part of the backing file system: "90%".
+// Parses a size, or a part of the backing file system ("90%").
 template <uint64_t StoreOptions::* Bytes, uint32_t StoreOptions::* Percent, uint64_t kLeast>
 Status set_size_or_percent(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value.ends_with('%')) {
@@ -68,7 +68,7 @@ Status set_size_or_percent(StoreOptions& options, std::string_view name, std::st
     return {};
   }
   KVC_ASSIGN(options.*Bytes, size_in(name, value, kLeast, kLargest));
-  options.*Percent = StoreOptions().*Percent;  // 0 means the default, whatever was said before
+  options.*Percent = StoreOptions().*Percent;  // 0 means the default, whatever was set before
   return {};
 }
 

@@ -78,7 +78,7 @@ void ProbeCounts::sample(int64_t now_ns) {
   }
 }
 
-// Since the youngest sample that is as old as the window, or else the oldest there is.
+// Counts from the youngest sample that is as old as the window, or else from the oldest sample.
 ProbeCounts::Totals ProbeCounts::over(Window window, int64_t now_ns) {
   std::lock_guard lock(mutex_);
   const Samples& samples = samples_[static_cast<size_t>(window)];

@@ -1,4 +1,4 @@
-// The values that cross the face of the store: what a call is given and what it answers.
+// The values that calls of the store take and return.
 #pragma once
 
 #include <sys/uio.h>
@@ -31,8 +31,8 @@ struct Stat {
   uint64_t size_bytes = 0;
   uint64_t blocks_512 = 0;
   int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
-  bool brief = false;  // from lookup(): the answer must not be cached: several write under this name, or each probe of it tells something
-  bool to_be_written = false;  // from lookup(): it repeats one after an open for writing that was told kStale
+  bool brief = false;  // from lookup(): must not be cached: the name has several writers, or the store needs to see each probe of it
+  bool to_be_written = false;  // from lookup(): a repetition, after an open for writing was answered kStale
 };
 
 struct SetAttributes {
@@ -42,14 +42,14 @@ struct SetAttributes {
   std::optional<int64_t> atime_ns, mtime_ns, ctime_ns;  // exact
   bool atime_now = false, mtime_now = false;
   bool kill_privileges = false;  // drop setuid/setgid bits (HANDLE_KILLPRIV_V2)
-  std::function<bool(uint32_t gid)> in_group;  // with it: whether the caller is in that group; empty: in none
+  std::function<bool(uint32_t gid)> in_group;  // with kill_privileges: is the caller in that group? empty: it is in none
 };
 
 struct DirectoryItem {
   std::string name;
   ObjectId id;
   uint32_t type_bits = 0;  // S_IFMT part
-  uint64_t cookie = 0;     // pass the last one seen to go on after it
+  uint64_t cookie = 0;     // pass the last cookie seen to continue after it
 };
 
 // A name that was evicted.
@@ -57,11 +57,11 @@ struct GoneName {
   ObjectId parent;
   std::string name;
   ObjectId id;
-  bool known = false;  // it was told to the kernel, or made, so lately that the kernel may still go by it
+  bool known = false;  // the kernel may still have the name cached: it was looked up or made recently
 };
 
-// What read() hands out: memory that stays valid and unchanged in extent (not in content, if written meanwhile) while
-// `keep` lives. At the end of the file fewer bytes than asked.
+// The answer to read(): memory that stays valid while `keep` lives. Its extent does not change; its content may, if the file is
+// written meanwhile. At the end of the file there are fewer bytes than asked for.
 struct ReadReply {
   std::vector<iovec> pieces;
   size_t bytes = 0;
@@ -77,11 +77,11 @@ struct OpenRequest {
   bool keeps_read_time = false;  // O_NOATIME
 };
 
-// For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
+// For FUSE passthrough: a file that holds exactly this object's bytes, open for reading; -1 if there is none.
 struct BackingFile {
   int descriptor = -1;
-  std::shared_ptr<void> keep;  // keeps the descriptor open; let go of before the store ends
-  bool in_memory = false;      // a body in RAM: nothing of it is read from the volume
+  std::shared_ptr<void> keep;  // keeps the descriptor open; must be dropped before the store ends
+  bool in_memory = false;      // a body in RAM: no byte of it is read from the volume
 };
 
 struct FileSystemSpace {

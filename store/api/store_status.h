@@ -1,4 +1,4 @@
-// What a store tells of itself.
+// The status of a store.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +15,10 @@ struct StoreStatus {
   uint32_t epoch = 0;
   int64_t state_since_ns = 0;
   bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
-  bool locks_are_local = false;  // those of the volume end at the machine
+  bool locks_are_local = false;  // the volume's locks do not reach beyond this machine
   uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
            reserve_bytes = 0;
-  uint64_t claim_bytes = 0, wish_bytes = 0, unclaimed_bytes = 0;  // of limit_bytes: this node's, what it would have, what no node has
+  uint64_t claim_bytes = 0, wish_bytes = 0, unclaimed_bytes = 0;  // parts of limit_bytes: this node's, this node's wish, no node's
   uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
            objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
   bool memory_files = false;
@@ -28,7 +28,7 @@ struct StoreStatus {
   uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
   uint64_t probe_hits = 0, probe_misses = 0, probe_misses_never_seen = 0, probe_misses_evicted = 0, probe_misses_quarantined = 0,
            lookups_before_store = 0;
-  // Of late; nothing where there was none.
+  // Of the last minute, hour and day; no value if nothing was counted.
   std::optional<double> hit_ratio_minute, hit_ratio_hour, hit_ratio_day;
   std::optional<double> evicted_ratio_minute, evicted_ratio_hour, evicted_ratio_day;  // of the misses
   uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
@@ -39,7 +39,7 @@ struct StoreStatus {
   uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
   uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
   uint64_t moved_bodies = 0, moved_bytes = 0;  // out of packs that were mostly dead
-  uint64_t lost_names = 0;                     // removed, for another node's file of the same name is what clients see
+  uint64_t lost_names = 0;                     // removed because clients see another node's file of the same name
   uint64_t eviction_objects = 0, eviction_bytes = 0, eviction_leases_broken = 0, eviction_refused = 0, eviction_came_back = 0;
   uint64_t eviction_known_objects = 0, eviction_known_units = 0, eviction_memory_bytes = 0;
   uint64_t eviction_remembered_units = 0;
@@ -47,22 +47,22 @@ struct StoreStatus {
   struct Peer {
     std::string node, host, state, reason;
     uint32_t epoch = 0;
-    int64_t silent_ms = 0;  // since it was seen to live
-    int64_t stands_ms = 0;  // its HEAD stands for so long, and could be read well all the time
-    bool is_unanswered = false;  // this node removed or changed files of it, and it has not answered
+    int64_t silent_ms = 0;  // since the peer was last seen alive
+    int64_t stands_ms = 0;  // for so long its HEAD has not changed, though it could be read all the time
+    bool is_unanswered = false;  // this node removed or changed files of the peer, and the peer has not answered
     uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
   };
   std::vector<Peer> peers;
-  bool capacity_is_short = false;  // all nodes together wish for more than there is, or the file system has less free than is to be left
-  uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up
-  std::string held_for_peer;          // the one that is furthest behind, and why where that is known
-  std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing
+  bool capacity_is_short = false;  // all nodes together wish for more than there is, or the file system has less free than keep_free
+  uint64_t held_for_peers_bytes = 0;  // dead, but kept until the other nodes have read that it was given up
+  std::string held_for_peer;          // the node that is furthest behind, and the reason if known
+  std::string peers_problem;  // why this node cannot publish its state to the others; empty: it can
   struct Evicted {
     uint64_t objects = 0, bytes = 0;
   };
-  Evicted evicted_ahead, evicted_waited_for, evicted_lease_broken;                      // by why it had to go
-  Evicted evicted_below_minute, evicted_below_hour, evicted_below_day, evicted_older;  // by how long it had not been used
-  int64_t coldest_age_ms = -1;  // of what may be evicted; -1: nothing may
+  Evicted evicted_ahead, evicted_waited_for, evicted_lease_broken;                      // by reason
+  Evicted evicted_below_minute, evicted_below_hour, evicted_below_day, evicted_older;  // by the time since the last use
+  int64_t coldest_age_ms = -1;  // of the files that may be evicted; -1: there are none
   uint64_t pinned_objects = 0, pinned_bytes = 0, leased_objects = 0;
   uint64_t room_waits = 0, room_wait_ms = 0, room_wait_longest_ms = 0;  // calls that waited for room on the volume
   uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
@@ -76,10 +76,10 @@ struct StoreStatus {
   bool index_rebuilt = false, unclean_start = false;
 };
 
-// Whether other nodes need anything yet of what this one gave up.
+// Whether other nodes still need space or files that this node gave up.
 struct FollowedByPeers {
-  std::string waits_for;                 // a node, and why; empty: none does
-  std::vector<std::string> left_behind;  // absent or silent ones, which do not know all of it. Nobody waits for them
+  std::string waits_for;                 // a node that does, and why; empty: there is none
+  std::vector<std::string> left_behind;  // absent or silent nodes that have not read all of it; they are not waited for
 };
 
 }  // namespace kvcachefs

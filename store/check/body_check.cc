@@ -92,7 +92,7 @@ Result<FilePtr> BodyChecker::open(const Place& place) {
 
 bool BodyChecker::check_without_reading(const ObjectRecord& object) {
   const Body& body = object.body;
-  // At once: of the body before it pieces may be left.
+  // Reports at once, past judged_: pieces of the body before may be left.
   const auto tell_bad = [&](std::string why, bool wrong, bool is_no_file = false) { bad_({object.id, body.place, std::move(why), wrong, is_no_file}); };
   if (body.place.kind == PlaceKind::kNone || body.quarantined) return true;
   const size_t units = div_ceil(body.size_bytes, kUnitBytes);
@@ -115,7 +115,7 @@ bool BodyChecker::check_without_reading(const ObjectRecord& object) {
            gone || no_file, no_file);
     return true;
   }
-  if (body.place.kind == PlaceKind::kRaw) return true;  // the file itself tells: nothing to compare with
+  if (body.place.kind == PlaceKind::kRaw) return true;  // a raw file has no checksums to compare with
   if (body.checksums.size() >= units) return false;
   tell_bad(fmt::format("its record has {} checksums for {} units", body.checksums.size(), units), true);
   return true;

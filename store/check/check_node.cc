@@ -34,8 +34,8 @@ constexpr size_t kDifferencesShown = 20;
 constexpr const char* kKept = "kept, because a record that was lost may have named it: --repair --remove-orphans removes it";
 constexpr size_t kRandomCharacters = 6;  // of mkdtemp
 
-// A directory for scratch indexes, removed at the end: beside the index (LMDB needs a local file system, and there is room) or,
-// where that takes no directory (no inodes are left, or it is read-only), in TMPDIR.
+// A directory for scratch indexes, removed at the end. It lies beside the index (LMDB needs a local file system, and there is room) or,
+// if no directory can be made there (no inodes are left, or it is read-only), in TMPDIR.
 class Scratch {
  public:
   static Result<std::unique_ptr<Scratch>> make(const std::string& beside) {
@@ -61,7 +61,7 @@ class Scratch {
   std::string at(const char* name) const { return path_ + "/" + name; }
 
  private:
-  // Of runs that were killed: the node's lock is held, so nobody has them any more.
+  // Removes directories of runs that were killed: the node's lock is held, so no other run uses them.
   static void remove_old(const std::filesystem::path& beside) {
     const std::string begin = beside.filename().string() + ".fsck-";
     std::vector<std::filesystem::path> old;
@@ -74,11 +74,11 @@ class Scratch {
     for (const std::filesystem::path& path : old) std::filesystem::remove_all(path, ignored);
   }
   explicit Scratch(std::string path) : path_(std::move(path)) {}
-  // Six characters, which nothing had, in the place of the last ones.
+  // Replaces the last six characters of `path` so that the name is new.
   static Result<std::unique_ptr<Scratch>> make_at(std::string path) {
     if (mkdtemp(path.data()) == nullptr) return fail_errno(errno, "scratch directory " + path);
     std::unique_ptr<Scratch> made(new Scratch(path));
-    // More than two indexes have. (The directory may have been the last file for which there was room.)
+    // Tests with more files than two indexes have: the directory may have taken the last inode.
     constexpr int kFiles = 16;
     for (int i = 0; i < kFiles; ++i) {
       const std::string name = fmt::format("{}/{}", path, i);
@@ -97,7 +97,7 @@ struct OrphanExtent {
   uint64_t allocated_bytes = 0;
 };
 
-// One run of the check; its parts in the order of the members below.
+// One run of the check; its steps in the order of the methods below.
 class NodeCheck {
  public:
   NodeCheck(OfflineNode& node, const CheckOptions& options)
@@ -119,7 +119,7 @@ class NodeCheck {
       const Status repaired = options_.repair ? repair() : Status();
       if (!repaired) could_not_repair(repaired.error());
       repaired_ = options_.repair && repaired;
-      if (repaired) KVC_TRY(tell_dead_ranges());  // after a wrong index is gone, which may name what is punched
+      if (repaired) KVC_TRY(tell_dead_ranges());  // after a wrong index was removed: it may name ranges that are punched
       KVC_TRY(tell_bad_bodies());
     }
     tell_damage();
@@ -155,7 +155,7 @@ class NodeCheck {
     daemon_died_ = !existing.closed_cleanly;
     leftovers_ = std::move(existing.leftovers);
     if (existing.is_past_journals) index_past_ = existing.position;
-    node_.identity.epoch = std::max(node_.identity.epoch, existing.position.epoch);  // of which the directory may be gone
+    node_.identity.epoch = std::max(node_.identity.epoch, existing.position.epoch);  // the directory of that epoch may be gone
     history_damaged_ |= existing.is_past_journals;
     report_.index_has_more = existing.is_past_journals;
     if (!existing.wrong.empty()) {
@@ -187,7 +187,7 @@ class NodeCheck {
     return {};
   }
 
-  // What is damaged in the journals and was not before it went into the index is there: so a mount has it, and so has a new checkpoint.
+  // The index has the records that were damaged in the journals after it had read them: a mount goes by it, and a new checkpoint of it has them.
   Status go_by_index(ExistingIndex existing, size_t differences) {
     if (differences > 0) {
       report_.notes.push_back(fmt::format("index {}: {} rows are not as the journals tell, which lack something; a mount goes by the index, and so does this check",
@@ -196,12 +196,12 @@ class NodeCheck {
     }
     recovered_.index = std::move(existing.index);
     index_has_all_ = !existing.is_behind_damage;
-    // Nothing is removed because an index that the journals do not lead to does not name it.
+    // If the journals do not lead up to the index, no extent is removed only because the index does not name it.
     if (index_has_all_) history_damaged_ = index_past_ || !recovered_.impossible.empty();
     return {};
   }
 
-  // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
+  // The journal distinguishes damage from the torn end of a crash only by counts: if there is damage, all lines count as errors.
   void tell_damage() {
     const bool repaired = repaired_ && index_has_all_;
     const char* const then = !index_has_all_ ? "" : repaired ? "; a checkpoint of the index is in its place now" : "; the index has what was in it";
@@ -228,7 +228,7 @@ class NodeCheck {
     return {};
   }
 
-  // In the order of the medium. Overlaps show on the way: no two objects may share bytes.
+  // Reads bodies in the order of the medium. Also finds overlaps: no two objects may share bytes.
   Status check_bodies() {
     std::vector<BodyRef> bodies;
     uint64_t total_bytes = 0;
@@ -276,7 +276,7 @@ class NodeCheck {
       last = body.place.extent;
       const std::string path = extent_path(node_.identity.node, last, PlaceKind::kPacked);
       auto file = node_.volume->open(path, {.writable = options_.repair});
-      if (!file) continue;  // its bodies tell
+      if (!file) continue;  // reported with its bodies
       Bytes block(kPackHeaderBytes);
       FileIdentity owner = node_.identity;
       owner.epoch = last.epoch;
@@ -301,14 +301,14 @@ class NodeCheck {
     return {};
   }
 
-  // Though nothing names it, or all of it: a record that was lost may have.
+  // An extent that nothing names, or of which parts are not named, is kept if a lost record may have named it.
   bool is_kept(ExtentId id) const { return id.epoch <= kept_epoch_; }
 
-  // No error: the next mount that follows an unclean end gives them back. Nor is it told where that cannot be.
+  // A note, no error: the next mount that follows an unclean end gives the ranges back. No note if the volume cannot punch.
   Status tell_dead_ranges() {
     if (dead_.empty() || !node_.volume->features().punch_hole) return {};
     std::string what = fmt::format("{} packs hold {} that no record names", dead_.size(), format_size(report_.dead_range_bytes));
-    if (recovered_.unclean) {  // what gave them up is not synced: after a power loss it may be named again
+    if (recovered_.unclean) {  // the records that gave them up are not synced: after a power loss the ranges may be named again
       what += "; the next mount gives it back";
     } else if (history_damaged_) {
       what += "; kept, because damaged journals may have named it";
@@ -330,12 +330,12 @@ class NodeCheck {
     return {};
   }
 
-  // Not on the word of records that are not synced: after a power loss others may count again, which name these extents. The
-  // next mount judges them first, as it does what fsck cannot know, and sweeps then.
+  // Not if records are not synced: after a power loss earlier records may hold again, which name these extents. The next
+  // mount judges the records first, with knowledge that fsck does not have, and then sweeps.
   bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
 
-  // What was removed and stays for the other nodes of the volume, which may read it still: the index tells what the last mount left. Where
-  // it does not, any of these may be such a one.
+  // True for an extent that was removed but is kept for the other nodes of the volume, which may still read it. The index tells which ones
+  // the last mount left; if it does not, every orphan may be one of them.
   bool is_held_for_others(ExtentId id) const {
     if (!leftovers_) return node_.has_others;
     return (leftovers_->unlisted && id.epoch > leftovers_->swept_epoch) ||
@@ -356,7 +356,7 @@ class NodeCheck {
     for (const OrphanExtent& orphan : orphans_) {
       const std::string text =
           fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
-      // The journals alone do not tell that a daemon died: a file that was begun after their last record left none.
+      // The journals alone do not show that a daemon died: a file that was begun after their last record has no record.
       if (history_damaged_)
         found(text + "; kept, because damaged journals may have named it");
       else if (is_kept(orphan.id))
@@ -387,7 +387,7 @@ class NodeCheck {
     return {};
   }
 
-  // Before anything tells that the journals are in order: later starts, and checks, do not know what was lost.
+  // Notes lost records first, before the repair makes the journals look in order: later starts and checks cannot know of the loss.
   Status repair() {
     if (history_damaged_) KVC_TRY(note_lost_records(*node_.volume, node_.identity.node, node_.identity.epoch));
     if (index_has_all_) {
@@ -406,10 +406,10 @@ class NodeCheck {
     return {};
   }
 
-  // It is covered by the checkpoint, but nothing in it says that it ends there.
+  // Removes the journal that the index had read past its end: the checkpoint covers it, but nothing in it marks that end.
   Status remove_cut_journal(JournalPosition at) {
     const std::string path = journal_path(node_.identity.node, at.epoch, at.seq);
-    if (const auto info = node_.volume->info(path); info && info->is_directory) return {};  // which is no journal to anybody
+    if (const auto info = node_.volume->info(path); info && info->is_directory) return {};  // a directory is never taken for a journal
     return remove_file_if_there(*node_.volume, path);
   }
 
@@ -440,15 +440,15 @@ class NodeCheck {
   std::vector<BadBody> bad_;
   std::vector<OrphanExtent> orphans_;
   std::vector<PackWithDeadRanges> dead_;
-  bool journals_damaged_ = false;  // or a checkpoint
-  bool history_damaged_ = false;   // and what they lack is not known, or some of it is not believed
-  bool index_has_all_ = false;     // that was lost there
-  std::optional<JournalPosition> index_past_;  // up to where it has read, if the journals end before that
+  bool journals_damaged_ = false;  // a journal or a checkpoint is damaged
+  bool history_damaged_ = false;   // ... and it is not known which records are lost, or some records are not believed
+  bool index_has_all_ = false;     // the index has everything that was lost in the journals
+  std::optional<JournalPosition> index_past_;  // position up to which the index has read, if the journals end before that
   bool repaired_ = false;
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;
-  uint32_t lost_epoch_ = 0, kept_epoch_ = 0;  // records up to this epoch were lost once; so what nothing names stays
+  uint32_t lost_epoch_ = 0, kept_epoch_ = 0;  // records up to lost_epoch_ were lost once; extents up to kept_epoch_ stay if nothing names them
 };
 
 }  // namespace

@@ -88,7 +88,7 @@ class Check : public ::testing::Test {
     file.put(static_cast<char>(byte ^ 0x10));
   }
 
-  // What has no byte that is not 0.
+  // Fills the blocks that have only zeros.
   static void fill_holes(const fs::path& path) {
     std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
     const std::string filling(kBlockBytes, 'x');

@@ -21,7 +21,7 @@ Status copy_range(int from, int to, off_t at, off_t end, const std::string& name
     const auto wanted = static_cast<size_t>(std::min(kCopyBytes, end - at));
     const ssize_t got = retry_interrupted([&] { return ::pread(from, piece.data(), wanted, at); });
     if (got < 0) return fail_errno(errno, "reading " + name);
-    if (got == 0) return {};  // it was cut meanwhile
+    if (got == 0) return {};  // the file was cut meanwhile
     for (ssize_t done = 0; done < got;) {
       const ssize_t put = retry_interrupted([&] { return ::pwrite(to, piece.data() + done, static_cast<size_t>(got - done), at + done); });
       if (put < 0) return fail_errno(errno, "writing a copy of " + name);
@@ -46,7 +46,7 @@ Status copy_file_sparse(const std::string& from, const std::string& to) {
     off_t data = ::lseek(source.get(), at, SEEK_DATA);
     if (data < 0 && errno == ENXIO) break;  // nothing but a hole is left
     off_t hole = data < 0 ? data : ::lseek(source.get(), data, SEEK_HOLE);
-    if (data < 0 || hole < 0) data = at, hole = info.st_size;  // this file system knows no holes
+    if (data < 0 || hole < 0) data = at, hole = info.st_size;  // this file system has no holes
     KVC_TRY(copy_range(source.get(), target.get(), data, hole, from));
     at = hole;
   }

@@ -1,4 +1,4 @@
-// Copies a file with its holes: one that was made huge by a single byte takes no room and no time.
+// Copies a file with its holes: a huge file with a single byte at its end takes no room and no time.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace kvcachefs {
 
-// `to` is made; kExists if it is there. `from` may lie in a volume, and is a plain file in a plain directory. Blocks.
+// Creates `to`; kExists if it exists. `from` may lie in a volume; it must be a plain file in a plain directory. Blocks.
 Status copy_file_sparse(const std::string& from, const std::string& to);
 
 }  // namespace kvcachefs

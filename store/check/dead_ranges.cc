@@ -21,7 +21,7 @@ Result<std::vector<PackWithDeadRanges>> find_dead_ranges(const OfflineNode& node
     }
     if (place.kind != PlaceKind::kPacked) continue;
     auto info = node.volume->info(extent_path(node.identity.node, place.extent, PlaceKind::kPacked));
-    if (info ? info->is_directory : info.error().code == Code::kNotFound || is_no_file(info.error())) continue;  // its bodies tell
+    if (info ? info->is_directory : info.error().code == Code::kNotFound || is_no_file(info.error())) continue;  // reported with its bodies
     if (!info) return std::unexpected(std::move(info).error());
     const uint64_t surplus_bytes = pack_surplus_bytes(info->allocated_bytes, live_bytes, taken.size());
     if (surplus_bytes == 0) continue;

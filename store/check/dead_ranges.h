@@ -1,5 +1,5 @@
-// Blocks of packs that no record names: the daemon died between giving a range up and punching it, or before it journaled
-// what it had written there.
+// Finds blocks of packs that no record names: the daemon died after it gave a range up and before it punched it, or before it
+// journaled the bodies that it had written there.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace kvcachefs {
 struct PackWithDeadRanges {
   ExtentId extent;
   uint64_t allocated_bytes = 0;
-  uint64_t dead_bytes = 0;        // of blocks; little may be the file system's own
-  std::vector<ByteRange> ranges;  // which hold them, if not all of them
+  uint64_t dead_bytes = 0;        // of blocks; a small part may be the file system's own
+  std::vector<ByteRange> ranges;  // the ranges that hold them, if not all of them
 };
 
-// `bodies` by extent and offset. One stat for each pack; packs that are missing are passed over.
+// `bodies` must be sorted by extent and offset. Takes one stat for each pack; skips packs that are missing.
 Result<std::vector<PackWithDeadRanges>> find_dead_ranges(const OfflineNode& node, std::span<const BodyRef> bodies);
 
-// Punches them. How many bytes came back.
+// Punches the ranges. Returns how many bytes came back.
 Result<uint64_t> give_back(const OfflineNode& node, const PackWithDeadRanges& pack);
 
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr int kMostLevels = 100;  // a scan each: deeper paths are shown from there on
+constexpr int kMostLevels = 100;  // one scan for each; deeper paths are shown without their upper part
 
 struct NamedIn {
   ObjectId parent;
@@ -15,7 +15,7 @@ struct NamedIn {
 
 std::string path_of(ObjectId object, const std::unordered_map<ObjectId, NamedIn>& names) {
   std::string path;
-  // A damaged tree may go round in circles: no path is longer than the number of names known.
+  // A damaged tree may contain a cycle: no path has more steps than there are known names.
   for (size_t steps = 0; object != kRootId && steps <= names.size(); ++steps) {
     const auto found = names.find(object);
     if (found == names.end()) return "?" + path;

@@ -11,12 +11,12 @@
 
 namespace kvcachefs {
 
-// One path of each object that has one, from the root of the mount on. Scans all names once for each level of
-// directories above them: for a few objects, not for all.
+// Returns one path, from the root of the mount, for each object that has one. Scans all names once for each level of
+// directories above the objects: meant for a few objects, not for all.
 Result<std::unordered_map<ObjectId, std::string>> object_paths(const Index& index,
                                                                const std::unordered_set<ObjectId>& objects);
 
-// With what does not print, and backslashes, as \xNN.
+// The name with unprintable characters and backslashes as \xNN.
 std::string printable(std::string_view name);
 
 }  // namespace kvcachefs

@@ -48,7 +48,7 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
-// As a mount chooses it: LMDB needs a local file system.
+// The same directory as a mount chooses: LMDB needs a local file system.
 std::string default_index_directory(const OfflineNode& node) {
   if (node.volume->features().network)
     return fmt::format("/var/lib/kvcachefs/{}/{}", hex(node.header.uuid), node.identity.node);

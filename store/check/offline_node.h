@@ -1,5 +1,5 @@
-// One node of a volume that is not mounted, held by its lock for as long as this lives: what the offline commands work
-// on.
+// One node of a volume that is not mounted, for the offline commands. The object holds the node's lock as long as it
+// lives.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace kvcachefs {
 struct OfflineNode {
   std::shared_ptr<Volume> volume;
   VolumeHeader header;
-  FileIdentity identity;        // epoch: the newest there is, 0 without any
+  FileIdentity identity;        // with the newest epoch; 0 if there is none
   bool has_others = false;      // the volume has parts of other nodes
   std::string index_directory;  // absolute
   std::unique_ptr<VolumeLock> lock;
@@ -26,8 +26,8 @@ struct OfflineNode {
 struct OfflineRequest {
   std::string volume;
   std::string node;             // empty: this host's, or the only one there is
-  std::string index_directory;  // empty: where a mount without the option `index` has it
-  std::string purpose;          // for others who find the lock held: "fsck"
+  std::string index_directory;  // empty: the default of a mount without the option `index`
+  std::string purpose;          // "fsck": shown to others that find the lock held
 };
 
 // The nodes that a volume has, sorted; kNotFound if there is no such directory, or none in it. Blocks on the volume.
@@ -36,10 +36,10 @@ Result<std::vector<std::string>> nodes_of_volume(const std::string& volume);
 // Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
 // kNotFound if there is no such volume or node. Blocks on the volume.
 Result<OfflineNode> open_offline_node(const OfflineRequest& request);
-// kBusy, naming the host, if a daemon on another machine runs the node although its lock could be taken here. To be asked before something is changed.
-// Blocks for three seconds where that is to be seen.
+// kBusy, naming the host, if a daemon on another machine runs the node although its lock could be taken here. Call it before changing anything.
+// Blocks for three seconds if it has to watch the node for signs of life.
 Status check_is_not_in_use(const OfflineNode& node);
-// Whoever opens the store next fills a new one from checkpoint and journals.
+// Removes the index. The next open of the store fills a new one from checkpoint and journals.
 Status remove_index_of(const OfflineNode& node);
 
 }  // namespace kvcachefs

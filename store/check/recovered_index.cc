@@ -25,7 +25,7 @@ constexpr uint64_t kCommitRows = 50'000;  // bounds the memory of a long replay
 
 IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volume_uuid, node.identity.node}; }
 
-// A body that is not on the medium as its record says. What the medium did not give may be good.
+// True if the body is not on the medium as its record says. False if the medium did not give its bytes: they may be good.
 bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::string>& dropped) {
   const auto bad = bodies.check(object);
   if (!bad || !bad->wrong || bad->is_no_file) return false;
@@ -57,7 +57,7 @@ Status replay_into(const OfflineNode& node, const NodeHistory& history, JournalP
   return into.index->commit();
 }
 
-// What identifies a row and what it says.
+// The key of a row (first, second) and a digest of its content.
 struct RowMark {
   uint64_t first = 0, second = 0, content = 0;
   auto operator<=>(const RowMark&) const = default;
@@ -170,7 +170,7 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
 }
 
 namespace {
-// As a mount judges an index that has read what the journals lack. Empty: it goes by it.
+// Judges, as a mount does, an index that has read records that the journals lack. Empty: a mount would go by it.
 Result<std::string> why_not_to_believe(const OfflineNode& node, const NodeHistory& history, const Index& index) {
   if (!node.index_directory.starts_with(node.volume->root() + "/")) {
     KVC_ASSIGN(std::string why, why_of_another_time(*node.volume, node.identity, index.position(), index.was_closed_cleanly(), history.checkpoint, history.journals));
@@ -224,7 +224,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
     }
     from = behind_what_is_lost(from, history.journals);
   }
-  ReplayFilter filter(*copy.index, /*complete=*/false, [](ReplayFilter::Told, const std::string&) {});  // the fresh one tells
+  ReplayFilter filter(*copy.index, /*complete=*/false, [](ReplayFilter::Told, const std::string&) {});  // the fresh index reports these lines
   if (Status status = replay_into(node, history, from, bodies, filter, copy); !status) {
     if (status.error().code != Code::kCorrupt) return std::unexpected(std::move(status).error());
     existing.wrong = status.error().message;
@@ -237,7 +237,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
 }
 
 namespace {
-// By the journals, also of what was removed again.
+// The objects that the journals name, also those that were removed again.
 Result<std::unordered_set<ObjectId>> told_of(const OfflineNode& node, JournalPosition from) {
   std::unordered_set<ObjectId> told;
   KVC_TRY(replay_journals(*node.volume, node.identity, from, [&](const Batch& batch, JournalPosition, bool) -> Status {
@@ -254,7 +254,7 @@ Result<bool> may_lack(const OfflineNode& node, const NodeHistory& history, const
   const JournalPosition from = history.checkpoint ? history.checkpoint->header.covers : JournalPosition{1, 0, 0};
   for (uint32_t epoch = from.epoch; epoch <= existing.position.epoch; ++epoch) {
     const auto reached = recovered.reached.find(epoch);
-    if (reached == recovered.reached.end()) {  // in the first one all may lie before that position
+    if (reached == recovered.reached.end()) {  // in the first epoch all batches may lie before `from`
       if (epoch > from.epoch || existing.position > from) return true;
     } else if (epoch == existing.position.epoch && reached->second < existing.position) {
       return true;

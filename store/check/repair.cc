@@ -29,7 +29,7 @@ Status take_new_epoch(OfflineNode& node) {
   return fail(Code::kTooBig, fmt::format("node {} has used all {} epochs", node.identity.node, kMaxEpoch));
 }
 
-// The journal of a new epoch, which says that it is complete when this returns.
+// Writes the journal of a new epoch, ended by a mark and synced.
 Status journal_all(OfflineNode& node, const Index& index, const std::string& boot_id, const std::function<Status(JournalWriter&, HybridClock&)>& add) {
   KVC_TRY(take_new_epoch(node));
   KVC_ASSIGN(auto journal, JournalWriter::create(node.volume, node.identity, boot_id, kJournalFileBytes, journal_form(node.volume->features())));
@@ -65,7 +65,7 @@ Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vecto
 }
 
 Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id) {
-  KVC_TRY(node.volume->sync_everything());  // what it names counts as synced from then on, also what the last daemon had not synced
+  KVC_TRY(node.volume->sync_everything());  // bodies that the checkpoint names count as synced, even if the last daemon had not synced them
   CheckpointInfo info;
   info.header.covers = index.position();
   info.header.stamp = index.stamp();

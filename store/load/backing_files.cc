@@ -21,25 +21,25 @@ void BackingFiles::refuse(bool in_memory) {
 }
 
 FilePtr BackingFiles::extent_of(ObjectId id) {
-  if (!passes_extents_ || id.is_foreign()) return {};  // a mapping of what its node removes would end in SIGBUS
+  if (!passes_extents_ || id.is_foreign()) return {};  // a mapping would end in SIGBUS when the other node removes the file
   auto object = parts_.tree.get(id);
   if (!object || parts_.unverified.contains(id)) return {};
   ExtentId extent;
-  uint64_t unseen_bytes = 0;  // so long its file has to be, which nobody looked at yet
+  uint64_t unseen_bytes = 0;  // > 0: the length that its file must have, which has not been checked yet
   {
     const auto lock = (*object)->lock();
     Object& each = **object;
     if (each.in_place || each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
         each.base_valid_bytes != each.size_bytes || parts_.always_verify || parts_.extents.is_lost(each.base.place))
       return {};
-    if (each.in_ram()) return {};  // the volume would be read for what is here: it was written a moment ago
+    if (each.in_ram()) return {};  // it was written a moment ago: no need to read the volume
     extent = each.base.place.extent;
     if (!each.extent_is_long_enough) unseen_bytes = each.size_bytes;
   }
   auto file = parts_.extents.open_buffered(extent, PlaceKind::kSolo);
   if (!file || (*file)->descriptor() < 0) return {};
   if (unseen_bytes > 0) {
-    // The kernel would answer a short read from one that was cut; the daemon finds that it does not match.
+    // From a file that was cut the kernel would answer a short read; the daemon finds that the bytes do not match.
     const auto info = (*file)->info();
     if (!info || info->size_bytes < unseen_bytes) return {};
     const auto lock = (*object)->lock();
@@ -48,16 +48,16 @@ FilePtr BackingFiles::extent_of(ObjectId id) {
   return *file;
 }
 
-// The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
+// The memory file of the body, frozen by this call. Null: the body cannot be passed through from RAM as it is now.
 MemoryFilePtr BackingFiles::memory_file_of(ObjectId id) {
   if (!parts_.files.started() || parts_.policy.refused() || parts_.always_verify) return nullptr;
-  const ObjectPtr found = parts_.tree.find(id);  // what is in RAM has it there
+  const ObjectPtr found = parts_.tree.find(id);  // the table has every body that is in RAM
   if (!found) return nullptr;
   Object& object = *found;
   MemoryFilePtr file;
   {
     const auto lock = object.lock();
-    // Who has it open for writing would go on writing beside what readers see.
+    // Not if it is open for writing: later writes would not show in the frozen file that readers see.
     if (!object.is_regular() || object.in_place || object.raw || object.write_handles > 0 || !object.finished() || object.lacks_a_write() ||
         object.base.quarantined)
       return nullptr;
@@ -101,7 +101,7 @@ void BackingFiles::count_open(ObjectId id, bool direct, bool in_memory) {
     const auto object_lock = object->lock();
     size_bytes = object->size_bytes;
   }
-  // With no lock held: a plan keeps the tracker's for as long as it looks rows up.
+  // With no lock held: a plan holds the tracker's lock while it looks up rows.
   parts_.accesses.read(nullptr, id, 0, size_bytes, parts_.clock.monotonic_ns());
   if (!in_memory) expect_kernel_reads(size_bytes);
 }
@@ -112,7 +112,7 @@ bool BackingFiles::came_lately(const std::atomic<int64_t>& at_ns) const {
   return came_ns != 0 && parts_.clock.monotonic_ns() - came_ns <= kRememberedNs;
 }
 
-// For about as long as it takes beside writes, and until the client is back with the next.
+// The time: about as long as the reads take beside writes, and until the client comes with its next request.
 void BackingFiles::expect_kernel_reads(uint64_t bytes) {
   constexpr uint64_t kBytesPerSecond = 256 * kMiB;
   constexpr std::chrono::milliseconds kBetween{20}, kMost{1000};

@@ -1,4 +1,4 @@
-// Which file the kernel may read in place of a body (FUSE passthrough), and what is known of clients that read so.
+// Chooses the file that the kernel may read in place of a body (FUSE passthrough), and remembers how clients read lately.
 #pragma once
 
 #include <atomic>
@@ -31,30 +31,30 @@ class BackingFiles {
     UnverifiedBodies& unverified;
     Counters& counters;
     const Clock& clock;
-    bool always_verify;  // every read of the volume is checked: nothing is passed through
+    bool always_verify;  // verify every read of the volume: nothing is passed through
   };
   explicit BackingFiles(Parts parts) : parts_(parts) {}
 
-  // The mount passes bodies through. Called once, before the first open.
+  // Call if the mount passes bodies through: once, before the first open.
   Status expect_passthrough();
   bool passes_through() const { return passes_through_.load(); }
   // The kernel refused such a file: no more of its kind are offered.
   void refuse(bool in_memory);
   bool passes_extents() const { return passes_extents_.load(); }
 
-  // The file for an open of the body, if there is one now: from RAM, or else its extent.
+  // The file for an open of the body, if there is one now: its memory file, or else its extent.
   BackingFile find(ObjectId id);
-  // Its extent. Null: the volume's bytes are not known to be good, or it is in RAM, from where it is read faster.
+  // The file of its extent. Null: the bytes on the volume are not known to be good, or the body is in RAM, from where it is read faster.
   FilePtr extent_of(ObjectId id);
 
-  // A client opened a body to be passed through to it. Its reads are not seen: taken as read now.
+  // A client opened a body by passthrough. The store does not see its reads, so the body counts as read now.
   void count_open(ObjectId id, bool direct, bool in_memory);
-  // A client opened a body of an extent so that it reads here: by a descriptor that can write, or with O_DIRECT.
+  // A client opened a body of an extent so that it reads through the daemon: by a descriptor that can write, or with O_DIRECT.
   void note_read_here() { read_here_ns_.store(parts_.clock.monotonic_ns(), std::memory_order_relaxed); }
-  // Bodies are read here, or with O_DIRECT, past the page cache: filling that ahead would read them twice.
+  // Clients read through the daemon, or with O_DIRECT, past the page cache: to fill that cache ahead would read bodies twice.
   bool read_here_lately() const { return came_lately(read_here_ns_); }
   bool passed_direct_lately() const { return came_lately(passed_direct_ns_); }
-  // The kernel is about to read so much of the volume for clients: writes are held back.
+  // The kernel is about to read `bytes` of the volume for clients: the volume holds back writes meanwhile.
   void expect_kernel_reads(uint64_t bytes);
 
  private:
@@ -64,7 +64,7 @@ class BackingFiles {
   const Parts parts_;
   std::atomic<bool> passes_through_{false};
   std::atomic<bool> passes_extents_{true};
-  std::atomic<int64_t> read_here_ns_{0};      // when it was last noted; 0: never
+  std::atomic<int64_t> read_here_ns_{0};      // time of the last note_read_here(); 0: never
   std::atomic<int64_t> passed_direct_ns_{0};  // when a body was last passed through to an O_DIRECT reader
 };
 

@@ -13,14 +13,14 @@
 namespace kvcachefs {
 
 namespace {
-// The unit's bytes are in the spill file; null: in the base.
+// The unit, if its bytes are in the spill file; null: they are in the base.
 const Unit* spilled_unit(const Snapshot& snapshot, size_t index) {
   const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
   return unit != nullptr && unit->spilled && !unit->block ? unit : nullptr;
 }
 }  // namespace
 
-// `length` bytes of the unit, verified, into the block.
+// Reads `length` bytes of the unit into the block, and verifies them.
 Status BodyReader::read(const Snapshot& snapshot, size_t index, uint64_t length, Block& block) const {
   const Unit* spilled = spilled_unit(snapshot, index);
   FilePtr file = snapshot.spill;
@@ -34,7 +34,7 @@ Status BodyReader::read(const Snapshot& snapshot, size_t index, uint64_t length,
   auto got = file->read(piece, place.offset + index * kUnitBytes);
   if (got) counters_.read_bytes_from_volume.fetch_add(*got, std::memory_order_relaxed);
   const auto is_right = [&] { return got && *got >= length && checksum(block.bytes().first(length)) == expected; };
-  if (!is_right() && spilled == nullptr) {  // perhaps the cache lied, or the descriptor is dead
+  if (!is_right() && spilled == nullptr) {  // a cache may have been wrong, or the descriptor is dead
     if (!got) extents_.close_cached(place.extent);
     KVC_ASSIGN(const FilePtr fresh, extents_.open_fresh(place.extent, place.kind));
     got = fresh->read(piece, place.offset + index * kUnitBytes);
@@ -46,7 +46,7 @@ Status BodyReader::read(const Snapshot& snapshot, size_t index, uint64_t length,
   return {};
 }
 
-// The same of a body that lies in its record.
+// The same for a body that lies in its record.
 Status BodyReader::copy_inline(const Body& base, size_t index, uint64_t length, Block& block) {
   const uint64_t begin = index * kUnitBytes;
   if (base.inline_bytes.size() < begin + length)
@@ -64,7 +64,7 @@ Result<BlockPtr> BodyReader::fetch(const Snapshot& snapshot, size_t index, const
   const uint64_t length = spilled != nullptr ? spilled->spill_bytes : unit_length(snapshot.base.size_bytes, index);
   const uint64_t base_left = snapshot.base_valid_bytes - std::min(snapshot.base_valid_bytes, index * kUnitBytes);
   const uint64_t valid = std::min({spilled != nullptr ? length : base_left, length, wanted});
-  const uint64_t most = std::max(length, wanted);  // the stored unit may be longer than what is left of it
+  const uint64_t most = std::max(length, wanted);  // the stored unit may be longer than the unit now
   BlockPtr block = memory(MemoryPool::block_bytes(most)).make_block(most);
   if (length > 0) {
     const bool in_record = spilled == nullptr && snapshot.base.place.kind == PlaceKind::kInline;

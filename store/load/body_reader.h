@@ -1,4 +1,4 @@
-// Bodies on the volume, read unit by unit and verified, for the store's own threads.
+// Reads bodies from the volume, unit by unit and verified, for the store's own threads.
 #pragma once
 
 #include <cstddef>
@@ -17,18 +17,18 @@ namespace kvcachefs {
 // Thread-safe; no lock, no state. Blocks on the volume.
 class BodyReader {
  public:
-  // Gives at least so many bytes, always.
+  // Gives at least `bytes`, always.
   using Memory = std::function<Reservation(uint64_t bytes)>;
 
   BodyReader(Extents& extents, Counters& counters) : extents_(extents), counters_(counters) {}
 
-  // Bytes of one unit that is not in RAM, from the spill file or the base, zeros behind them. What does not match, or comes by a
-  // descriptor that is dead, is read once more through a fresh one.
+  // Reads one unit that is not in RAM, from the spill file or the base, with zeros behind its bytes. If they do not match their checksum,
+  // or the descriptor is dead, reads them once more through a fresh descriptor.
   Result<BlockPtr> fetch(const Snapshot& snapshot, size_t index, const Memory& memory) const;
 
-  // kAbsent: for sure. What is left out by a start is given back soon, for good; a volume that does not answer says nothing of that.
+  // kAbsent only if that is certain: a start leaves the body out, and its space is soon given back. kUnknown: the volume does not answer.
   enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };
-  // Reads all of a journaled body. Logs what is not whole.
+  // Reads all of a journaled body, and tells whether it is whole. Logs a body that is not.
   Wholeness wholeness(const ObjectRecord& object, const Memory& memory) const;
 
  private:

@@ -8,7 +8,7 @@ namespace kvcachefs {
 
 bool LoadJob::is_superseded(size_t i) const {
   const Unit* unit = object->unit_or_null(first + i);
-  if (unit != nullptr && unit->block) return true;  // perhaps newer, and on its way to the same place
+  if (unit != nullptr && unit->block) return true;  // the block may be newer, and on its way to the same place
   const bool now_spilled = unit != nullptr && unit->spilled;
   if (now_spilled != spilled) return true;
   if (!spilled) return object->base.version != base_version;

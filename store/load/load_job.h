@@ -1,4 +1,4 @@
-// What it takes to bring units of bodies from the volume into RAM: the reads, the memory, and those who wait.
+// The parts of loading units of bodies from the volume into RAM: the reads, the memory, and the waiting requests.
 #pragma once
 
 #include <atomic>
@@ -24,7 +24,7 @@
 
 namespace kvcachefs {
 
-// Units [first, last) of a body, as far as they are missing; a request waits for those in [first, wanted).
+// The missing units among [first, last) of a body; a request waits for those in [first, wanted).
 struct LoadRange {
   size_t first = 0;
   size_t wanted = 0;
@@ -32,7 +32,7 @@ struct LoadRange {
   bool reads_ahead() const { return last > wanted; }
 };
 
-// Memory that a read of the volume is under way for, until it is released.
+// Counts memory as waiting for a read of the volume, until it is released.
 class LoadingBytes {
  public:
   LoadingBytes() = default;
@@ -56,10 +56,10 @@ class LoadingBytes {
 
 struct ArrivedRead;
 
-// Told of the reads that Loader has sent to the volume, and of what became of those ahead of need. Any thread; must not block.
+// Receives the reads that Loader has sent to the volume, and the end of reads ahead. Called on any thread; must not block.
 class ArrivalSink {
  public:
-  // A read has ended. The sink has all its bodies taken in by Loader::take_in_next(): now, or by another thread later.
+  // A read has ended. The sink must have all its bodies taken in by Loader::take_in_next(): now, or by another thread later.
   virtual void arrived(std::unique_ptr<ArrivedRead> read) = 0;
   // Memory of AheadBytes was released.
   virtual void ahead_ended(uint64_t bytes) = 0;
@@ -68,7 +68,7 @@ class ArrivalSink {
   ~ArrivalSink() = default;
 };
 
-// Memory of a read ahead of need. Its owner counts it; when it is released the owner is told.
+// Memory of a read ahead. Its owner counts it, and is told when it is released.
 class AheadBytes {
  public:
   AheadBytes() = default;
@@ -102,13 +102,13 @@ struct LoadJob {
   std::vector<uint32_t> lengths;    // bytes of each on the volume
   std::vector<BlockPtr> blocks;
   FilePtr file;
-  AheadBytes ahead;  // of a read ahead
+  AheadBytes ahead;  // if it is a read ahead
   LoadingBytes loading;
 
-  // What was read for the i-th of its units is not what is there now: the body was replaced, or its spilled unit written anew. The
-  // object is locked.
+  // The bytes read for the i-th unit are outdated: the body was replaced, or its spilled unit written anew. The object is
+  // locked.
   bool is_superseded(size_t i) const;
-  // Whether what was read is what was written. `from` is for the message; null for an inline body.
+  // Verifies the bytes that were read against their checksums. `from` is for the message; null for an inline body.
   Status check(size_t bytes_read, const File* from) const;
   uint64_t offset() const { return place.offset + first * kUnitBytes; }
   uint64_t padded_bytes() const;
@@ -117,28 +117,28 @@ struct LoadJob {
 using LoadJobPtr = std::shared_ptr<LoadJob>;
 using LoadJobs = std::vector<LoadJobPtr>;
 
-// What one read of the volume brought, of several bodies, some of which may be taken in already.
+// The result of one read of the volume, for several bodies, some of which may be taken in already.
 struct ArrivedRead {
   LoadJobs jobs;
   Result<size_t> result;
   int64_t arrived_ns = 0;
   size_t next = 0;            // of jobs
-  uint64_t before_bytes = 0;  // of the read, for the jobs before that
+  uint64_t before_bytes = 0;  // of the read, for the jobs before `next`
   bool all_taken_in() const { return next == jobs.size(); }
 };
 
-// What Loader::plan() lacks, and what it was given.
+// The memory that Loader::plan() lacks, and the memory that it was given.
 struct LoadMemory {
   Reservation blocks;
   uint64_t needed = 0;  // for blocks of the pool
   MemoryFor who = MemoryFor::kReader;
   FileRequest file;
-  WantedUnits* pin = nullptr;  // takes hold of the wanted units in the moment in which all of them have memory
+  WantedUnits* pin = nullptr;  // holds the wanted units from the moment at which all of them have memory
 };
 
-// Runs `done` when all the units it was given have been read, or with the first error. Its mutex is a leaf.
+// Runs `done` when all units that it counts have been read, with the first error if there was one. Its mutex is a leaf.
 struct LoadWaiter {
-  std::atomic<size_t> open{1};  // one for the caller that sets it up
+  std::atomic<size_t> open{1};  // units, plus one for the caller that sets it up
   LeafMutex mutex;
   std::optional<Error> error;
   StatusCompletion done;

@@ -15,9 +15,9 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight beat one large one
+constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight are faster than one large one
 
-// The units of jobs as they are marked as coming, under the lock of the object; taken back unless they stay.
+// Marks the units of jobs as coming, under the lock of the object; the destructor takes the marks back unless `stay` is set.
 struct LoadingMarks {
   Object& object;
   std::span<const LoadJobPtr> jobs;
@@ -33,12 +33,12 @@ struct LoadingMarks {
 };
 }  // namespace
 
-// --- what is to be read ---
+// --- planning a load ---
 
 bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, const std::shared_ptr<LoadWaiter>& waiter, bool urgent,
                   LoadJobs& jobs) {
   const auto lock = object->lock();
-  if (object->forgotten) {  // since the caller got it: readers would not find what is loaded here
+  if (object->forgotten) {  // since the caller got it: readers would not find units that are loaded into it
     waiter->open.fetch_add(1);
     waiter->finish_one(fail(Code::kStale, fmt::format("object {} was forgotten as idle", object->id.value)));
     return true;
@@ -61,7 +61,7 @@ bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, 
   };
   bool lacks_some = false;
   for (size_t index = range.first; index < range.last && !lacks_some; ++index) lacks_some = fresh(index);
-  // A body that is read from its start on will probably come as a whole.
+  // A body that is read from its start will probably be read as a whole.
   if (lacks_some && range.first == 0 && parts_.files.loads_into_files() && parts_.files.takes(object->size_bytes) && none_here())
     object->expected_bytes = object->size_bytes;
   if (lacks_some && object->lacks_file_memory(range.first, range.last, memory.file)) return false;
@@ -99,7 +99,8 @@ bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, 
       job.blocks.push_back(block ? std::move(block) : memory.blocks.make_block(block_for(index)));
     }
   }
-  // Marked as coming once all is there that takes memory; what throws all the same leaves no mark, for nobody would load that.
+  // The units are marked as coming only now that everything is allocated. If something throws all the same, no mark is left: no read would
+  // come for it.
   LoadingMarks marks{*object, std::span<const LoadJobPtr>(jobs).subspan(jobs_before)};
   marks.for_each([&](size_t index) { object->loading[index]; });
   for (size_t index = range.first; index < std::min(range.last, range.wanted); ++index)
@@ -114,7 +115,7 @@ bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, 
 
 bool Loader::get_memory(LoadMemory& memory) {
   if (memory.who == MemoryFor::kReadAhead && !parts_.cache.nobody_waits()) return false;
-  memory.blocks = Reservation();  // or its bytes would count twice
+  memory.blocks = Reservation();  // released first, or its bytes would count twice
   if (memory.file.wanted) return parts_.cache.get_file(memory.file, memory.who);
   memory.blocks = parts_.cache.reserve(memory.needed, memory.who);
   return memory.blocks.bytes() > 0;
@@ -148,14 +149,14 @@ void Loader::load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::
   waiter->done = std::move(done);
   MemoryWaiters::Try now{.may_take = parts_.cache.may_take(who)};
   if (start(object, range, who, waiter, pin.get(), now)) return waiter->finish_one({});
-  // Somebody has to give memory back first. Until there is enough it keeps its turn.
+  // Memory has to come back first. The request keeps its turn until there is enough.
   range.last = range.wanted;
   parts_.cache.wait(who, object->id, now.lacks_bytes, [this, object, range, who, waiter, pin](MemoryWaiters::Try& attempt) {
     if (!start(object, range, who, waiter, pin.get(), attempt)) return false;
     waiter->finish_one({});
     return true;
   }, [waiter, who](Error why) {
-    if (who != MemoryFor::kWriter) why.code = Code::kIo;  // to a reader it is no matter of room
+    if (who != MemoryFor::kWriter) why.code = Code::kIo;  // a reader must not get an error about room
     waiter->finish_one(std::unexpected(std::move(why)));
   });
 }
@@ -163,7 +164,7 @@ void Loader::load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::
 // --- the reads ---
 
 namespace {
-// Bodies of several readers come mixed: each file's are put in the order in which they lie, where its first one was.
+// Bodies of several readers come mixed: puts the jobs of each file together, in the order of their offsets, where its first job was.
 void bring_neighbours_together(LoadJobs& jobs) {
   if (jobs.size() < 2) return;  // most demand reads
   std::unordered_map<const File*, size_t> first;  // where the file first comes
@@ -174,7 +175,7 @@ void bring_neighbours_together(LoadJobs& jobs) {
 }
 }  // namespace
 
-// Leaves in `jobs` those whose file is open; the others are over, or in `to_open`, for this thread must not block.
+// Leaves in `jobs` those whose file is open. The others have ended, or are in `to_open` because this thread must not block.
 void Loader::open_files(LoadJobs& jobs, LoadJobs& to_open) {
   LoadJobs ready;
   for (LoadJobPtr& job : jobs) {
@@ -227,7 +228,7 @@ void Loader::submit(LoadJobs jobs) {
              bytes + jobs[i]->padded_bytes() <= kReadBytes);
     request.done = [this, together = std::move(together)](Result<size_t> result) mutable {
       const MustNotBlock completing;
-      // One bad place spoils the read of its neighbours: each by itself. A dead descriptor is no better for that.
+      // One bad place fails the read of its neighbours too, so each is read by itself. That does not help if the descriptor is dead.
       if (!result && together.size() > 1 && result.error().code != Code::kStale) {
         for (auto& job : together) submit({std::move(job)});
         return;
@@ -242,7 +243,7 @@ void Loader::submit(LoadJobs jobs) {
 }
 
 void Loader::take_in_next(ArrivedRead& read) {
-  const MustNotBlock completing;  // or the thread that polls helps
+  const MustNotBlock completing;  // a thread of the volume, or one that helps
   LoadJobPtr job = std::move(read.jobs[read.next++]);
   const uint64_t before = read.before_bytes, padded = job->padded_bytes();
   read.before_bytes += padded;
@@ -265,9 +266,9 @@ void Loader::read_inline(LoadJobPtr job) {
   finish(std::move(job), total);
 }
 
-// --- what came ---
+// --- taking reads in ---
 
-// Those who wait for the units of the job; these are not on their way any more. The object is locked.
+// Takes the callers that wait for the units of the job; the units are not marked as coming any more. The object is locked.
 Loader::Waiting Loader::take_waiting(const LoadJob& job) {
   Waiting waiting;
   auto& loading = job.object->loading;
@@ -285,10 +286,10 @@ void Loader::note_failed(const LoadJob& job, const Status& status) {
   log::error("object {}: {}", job.object->id.value, status.error().message);
 }
 
-// `goes`: it was removed while reads of it were under way, and this was the last.
+// `goes`: the object was removed while reads of it were under way, and this was the last one.
 void Loader::settle(const LoadJobPtr& job, bool goes, Waiting waiting, const Status& status) {
-  parts_.cache.note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
-  // By a thread that may wait for the names.
+  parts_.cache.note_clean(job->object);  // even if it has no bytes, so that it is forgotten in its turn
+  // On a thread that may wait for the lock of the Tree.
   if (parts_.cache.has_too_many_xattrs()) parts_.later.add([this] { parts_.cache.trim_xattrs(); });
   if (goes) parts_.later.add([this, object = job->object] { parts_.tree.forget_when_idle(object); });
   parts_.cache.note_arrival();
@@ -301,10 +302,10 @@ void Loader::finish(LoadJobPtr job, Result<size_t> result) {
   if (result) {
     if (job->place.kind != PlaceKind::kInline) parts_.counters.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
     status = job->check(*result, job->file.get());
-    look_again = !status && job->place.kind != PlaceKind::kInline;  // perhaps the cache lied
+    look_again = !status && job->place.kind != PlaceKind::kInline;  // a cache may have been wrong
   } else {
     status = std::unexpected(std::move(result).error());
-    // On a network volume a descriptor can die while the file lives: whoever reads next opens it anew.
+    // On a network volume a descriptor can die while the file lives: the next read opens it anew.
     if (!job->spilled && job->place.kind != PlaceKind::kInline) {
       parts_.extents.close_cached(job->place.extent);
       look_again = status.error().code == Code::kStale;
@@ -330,10 +331,10 @@ void Loader::finish(LoadJobPtr job, Result<size_t> result) {
     goes = object.loading.empty() && std::exchange(object.goes_when_loaded, false);
   }
   if (!status && !superseded) note_failed(*job, status);
-  settle(job, goes, std::move(waiting), superseded ? Status{} : status_of_volume(std::move(status)));  // superseded: they look at what is there now
+  settle(job, goes, std::move(waiting), superseded ? Status{} : status_of_volume(std::move(status)));  // superseded: the callers try again with the present body
 }
 
-// Through a descriptor that no cache knows. How many bytes came.
+// Reads the job's bytes again, through a descriptor that no cache knows. Returns how many bytes came.
 Result<size_t> Loader::read_again(LoadJob& job, FilePtr& file) {
   file = job.file;
   if (!job.spilled) {
@@ -350,7 +351,8 @@ Result<size_t> Loader::read_again(LoadJob& job, FilePtr& file) {
   return total;
 }
 
-// After which there is an error, or the body goes into quarantine. Blocks on the volume.
+// Reads once more bytes that did not match or failed. If that does not help, the callers get an error, or the body goes into quarantine.
+// Blocks on the volume.
 void Loader::second_look(const LoadJobPtr& job) {
   const auto is_superseded = [&] {
     const auto lock = job->object->lock();
@@ -373,7 +375,7 @@ void Loader::second_look(const LoadJobPtr& job) {
   } else if (!superseded) {
     note_failed(*job, status);
   }
-  // Superseded: those who wait look at the new base. Bad: they get the error.
+  // Superseded: the waiting callers try again with the new base. Bad: they get the error.
   Waiting waiting;
   bool goes = false;
   {

@@ -1,4 +1,4 @@
-// Volume to RAM, every byte verified before anybody sees it (invariant 2 of the store).
+// Reads from the volume to RAM; every byte is verified before any reader sees it (invariant 2 of the store).
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no lock of its own: takes those of bodies, one at a time. Calls are made with no lock held. They may block on an extent
-// being opened that is not in the cache, unless the thread must not block (MustNotBlock): then the opener opens it.
+// Thread-safe; no lock of its own: takes those of bodies, one at a time. Callers hold no lock. A call may block to open an extent that
+// is not in the cache, unless the thread must not block (MustNotBlock): then the opener opens it.
 class Loader {
  public:
   struct Parts {
@@ -35,35 +35,35 @@ class Loader {
     const MemoryFilePolicy& files;
     Quarantine& quarantine;
     Opener& opener;
-    WorkQueue& later;  // for what blocks: a second look at bytes that do not match
+    WorkQueue& later;  // for blocking work: a second look at bytes that do not match
     Counters& counters;
     const Clock& clock;
   };
   explicit Loader(Parts parts) : parts_(parts) {}
-  // Told of every read from now on; set once, before the first.
+  // `sink` receives every read. Set once, before the first read.
   void set_arrivals(ArrivalSink& sink) { arrivals_ = &sink; }
 
-  // Reads the missing units of the range, on demand; `done` runs when those that are wanted are there, or one failed. From when they
-  // have their memory the wanted ones are held by `pin`, and not given up before it is let go of. Where there is no memory the request
-  // waits for it in turn.
+  // Reads the missing units of the range, on demand; `done` runs when the wanted ones are there, or one failed. From the moment they
+  // have their memory, `pin` keeps the wanted units in RAM until it is released. If there is no memory the request waits for it in
+  // turn.
   void load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   // The same for a caller that waits by itself. False: there is no memory for the wanted units now, or this try may not take any;
-  // nothing is held then. `waiter` is told of each read that the wanted units wait for.
+  // then it holds nothing. `waiter` counts each wanted unit that is being read.
   bool start(const ObjectPtr& object, LoadRange range, MemoryFor who, const std::shared_ptr<LoadWaiter>& waiter, WantedUnits* pin,
              MemoryWaiters::Try& attempt);
 
-  // For callers that collect reads of several bodies. Adds those that the missing units of the range take; `waiter` also counts wanted
-  // ones that are on their way already. False: `memory` does not suffice, and says what is lacking; nothing is done. Once get_memory()
-  // has found it, plan() is to be called again.
+  // For callers that collect reads of several bodies. Adds the reads for the missing units of the range; `waiter` also counts wanted
+  // units that are on their way already. False: `memory` does not suffice, and tells what is lacking; nothing was done. The caller
+  // calls plan() again once get_memory() has found it.
   bool plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, const std::shared_ptr<LoadWaiter>& waiter, bool urgent,
             LoadJobs& jobs);
   bool get_memory(LoadMemory& memory);
-  // Jobs that lie next to each other in one file become one read: small bodies of one prefix lie so.
+  // Sends the jobs to the volume. Jobs next to each other in one file, as small bodies of one prefix are, become one read.
   void submit(LoadJobs jobs);
-  // The next body of a read that has ended: verified, put in its place, and those who wait for it are called.
+  // Takes in the next body of a read that has ended: verifies it, puts it in its place, and calls the waiting requests.
   void take_in_next(ArrivedRead& read);
 
-  // Memory that reads of the volume are under way for.
+  // Memory that is waiting for reads of the volume.
   uint64_t loading_bytes() const { return loading_bytes_.load(std::memory_order_relaxed); }
 
  private:

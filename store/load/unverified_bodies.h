@@ -1,4 +1,4 @@
-// Bodies that a start kept though the volume did not give their bytes to verify them.
+// Bodies that a start kept although the volume did not give their bytes to verify them.
 #pragma once
 
 #include <unordered_set>
@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// Such a body is read with its checksums, is not passed through, and is looked at again. Thread-safe; mutex_ is a leaf.
+// Such a body is verified whenever it is read, is not passed through, and is checked again later. Thread-safe; mutex_ is a leaf.
 class UnverifiedBodies {
  public:
   struct Parts {
@@ -25,8 +25,8 @@ class UnverifiedBodies {
   UnverifiedBodies(Parts parts, std::unordered_set<ObjectId> found) : parts_(parts), bodies_(std::move(found)) {}
 
   bool contains(ObjectId id) const;
-  // Reads them once more, for the next start trusts what this one's checkpoint holds; what is not whole goes into quarantine. Blocks on
-  // the volume. By one thread, the keeper, with no lock held.
+  // Reads them once more; a body that is not whole goes into quarantine. Needed because the next start trusts the bodies in this one's
+  // checkpoint. Blocks on the volume. Called by one thread, the keeper, with no lock held.
   void look_again(const BodyReader::Memory& memory);
 
  private:

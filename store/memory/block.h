@@ -13,11 +13,11 @@ namespace kvcachefs {
 class MemoryFile;
 class MemoryPool;
 
-// A piece of RAM, 4 KiB-aligned: of an arena, or a unit of a memory file. Given back when the last shared_ptr goes. Content
+// A piece of RAM, 4 KiB-aligned: part of an arena, or a unit of a memory file. Given back when the last shared_ptr goes. Content
 // starts undefined.
 class Block {
  public:
-  // kNew: nothing that anybody could read yet.
+  // kNew: no bytes that can be read yet.
   enum class Holds : uint8_t { kNew, kClean, kDirty };
 
   Block(MemoryPool& pool, std::byte* data, uint32_t capacity_bytes)
@@ -32,9 +32,9 @@ class Block {
   std::span<std::byte> bytes() const { return {data_, capacity_bytes()}; }
   const std::shared_ptr<MemoryFile>& file() const { return file_; }  // null: of an arena
   bool frozen() const;  // its bytes never change again (memory_file.h)
-  // A file that is cut has no bytes of it beyond. By who freezes it, under the lock of the body.
+  // The file is about to be cut, and has no bytes of this block behind `bytes`. Called when it is frozen, under the lock of the body.
   void shorten(uint32_t bytes) { capacity_bytes_.store(bytes, std::memory_order_relaxed); }
-  // For the pool's sums. Under the lock of the body that has it. A memory file is clean as a whole or not at all.
+  // For the pool's sums. Caller holds the lock of the body that has the block. A memory file is clean as a whole or not at all.
   void set_holds(Holds holds);
 
  private:
@@ -42,8 +42,8 @@ class Block {
   std::shared_ptr<MemoryFile> file_;
   std::byte* data_;
   std::atomic<uint32_t> capacity_bytes_;
-  Holds holds_ = Holds::kNew;   // the lock of the body
-  uint32_t dirty_bytes_ = 0;    // the lock of the body: counted so
+  Holds holds_ = Holds::kNew;   // guarded by the lock of the body
+  uint32_t dirty_bytes_ = 0;    // guarded by the lock of the body: its part of the pool's dirty bytes
 };
 using BlockPtr = std::shared_ptr<Block>;
 

@@ -23,16 +23,16 @@ namespace {
 constexpr uint64_t kMostFileBytes = 256 * kMiB;
 constexpr size_t kUnitsPerChunk = MemoryFile::kChunkBytes / kUnitBytes;
 
-// Each takes a descriptor and a mapping, of which a process has so many.
+// The limit of open files: each takes a descriptor and a mapping, and a process may have only so many of both.
 uint64_t most_files_here() {
   uint64_t most_mappings = 65'530;  // the kernel's default
   std::ifstream("/proc/sys/vm/max_map_count") >> most_mappings;
   return std::min(descriptor_shares().memory_files, most_mappings / 4);
 }
 
-// Pages for [offset, +bytes) or an error; afterwards touching them cannot fail.
+// Reserves pages for [offset, +bytes). If that succeeds, touching them cannot fail.
 bool reserve_pages(int descriptor, uint64_t offset, uint64_t bytes) {
-  constexpr int kTries = 16;  // a signal ends it
+  constexpr int kTries = 16;  // a signal interrupts it
   for (int i = 0; i < kTries; ++i) {
     if (fallocate(descriptor, 0, static_cast<off_t>(offset), static_cast<off_t>(bytes)) == 0) return true;
     if (errno != EINTR) return false;
@@ -79,7 +79,7 @@ void MemoryFile::count_clean(Change change) {
 }
 
 BlockPtr MemoryFile::make_block(const std::shared_ptr<MemoryFile>& self, size_t index) {
-  // Acquire: who had the unit before has let go of its bytes.
+  // Acquire: the previous holder of the unit has finished with its bytes.
   if (!self->has_pages(index) || self->taken_[index].exchange(true, std::memory_order_acquire)) return nullptr;
   self->block_count_.fetch_add(1, std::memory_order_relaxed);
   self->count_clean([&] { ++self->other_blocks_; });
@@ -117,7 +117,7 @@ Status MemoryFiles::start() {
   auto set = [context](const char* name, const char* value) {
     return fsconfig(context, FSCONFIG_SET_STRING, name, value, 0) == 0;
   };
-  // Limits beyond any memory: without them statfs would not tell what is in use.
+  // Limits beyond any memory: without a limit statfs would not report how much is in use.
   const bool made = set("huge", "always") && set("size", "1024t") && set("nr_inodes", "1g") &&
                     fsconfig(context, FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) == 0;
   if (made) mount_ = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
@@ -165,7 +165,7 @@ bool MemoryFiles::fill(MemoryFile& file, uint64_t bytes) {
   return true;
 }
 
-// Neither has it much more pages than the body takes nor too few addresses for it.
+// True if the file has enough addresses for the body, and not many more pages than it takes.
 bool MemoryFiles::fits(const MemoryFile& file, uint64_t bytes, Pages pages) {
   const uint64_t page_bytes = file.page_bytes_.load();
   return file.capacity_bytes_ >= bytes && page_bytes <= bytes + bytes / 4 && (pages == Pages::kAny || page_bytes >= bytes);
@@ -176,7 +176,7 @@ bool MemoryFiles::has_spare(uint64_t bytes) {
   return std::any_of(spares_.begin(), spares_.end(), [&](const auto& spare) { return fits(*spare, bytes, Pages::kReady); });
 }
 
-// The one with the most pages of those that fit.
+// Takes the spare with the most pages among those that fit.
 std::unique_ptr<MemoryFile> MemoryFiles::take_spare(uint64_t bytes, Pages pages) {
   std::lock_guard lock(spares_mutex_);
   auto best = spares_.end();
@@ -210,10 +210,11 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t
     return Got::kNoMemory;
   }
   if (warming_up) return Got::kNo;
-  // Who gives memory up now may do so in a file that fits. All of it at once: who waits for more later holds what he has.
+  // On kNoMemory the caller has memory given up, which may come as a file that fits. All of it is charged at once: a caller that waited for
+  // more later would hold what it has.
   if (needed_bytes != nullptr) *needed_bytes = capacity;
   if (!pool_.try_charge(capacity, left_bytes)) return Got::kNoMemory;
-  // Addresses cost nothing: for a body that turns out to be larger.
+  // Twice the addresses, which cost nothing, for a body that turns out to be larger.
   std::unique_ptr<MemoryFile> made = make(2 * capacity);
   if (made && fill(*made, capacity)) {
     file = wrap(made.release());
@@ -224,7 +225,7 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t
   return Got::kNo;
 }
 
-// file.mutex_ held; charged already.
+// Caller holds file.mutex_, and has charged the memory.
 bool MemoryFiles::add_pages(MemoryFile& file, size_t chunk) {
   constexpr uint64_t kBytes = MemoryFile::kChunkBytes;
   if (!pool_.make_room(kBytes) || !reserve_pages(file.descriptor_, chunk * kBytes, kBytes)) return false;
@@ -253,7 +254,7 @@ MemoryFiles::Got MemoryFiles::grow(MemoryFile& file, size_t first_unit, size_t l
   return Got::kYes;
 }
 
-// Called by whoever was the last to let go of it, under whatever lock: lists only.
+// Called by the last holder of the file, which may hold any lock: so it only changes lists.
 void MemoryFiles::retire(MemoryFile* raw) {
   std::unique_ptr<MemoryFile> file(raw);
   if (file->frozen() || file->page_bytes_.load() == 0) {
@@ -271,7 +272,7 @@ void MemoryFiles::retire(MemoryFile* raw) {
   pool_.uncharge_files(bytes);
 }
 
-// A frozen one lives on while a client has it mapped: its memory counts until settle() finds it free.
+// A frozen file lives on while a client has it mapped: its memory counts until settle() finds it free.
 void MemoryFiles::destroy(std::unique_ptr<MemoryFile> file) {
   const uint64_t bytes = file->page_bytes_.load();
   std::lock_guard lock(shape_mutex_);
@@ -301,8 +302,8 @@ bool MemoryFiles::drop_spares(uint64_t bytes) {
   return dropped > 0;
 }
 
-// What the tmpfs has in use beyond the files that are open here is mapped by clients. Files that grow meanwhile make that
-// more, never less than it is: they are counted after they have grown.
+// Memory that the tmpfs has in use beyond the files that are open here is mapped by clients. Files that grow meanwhile make that
+// sum too large, never too small: they are counted after they have grown.
 uint64_t MemoryFiles::settle() {
   if (!started()) return 0;
   std::deque<std::unique_ptr<MemoryFile>> retired;
@@ -346,7 +347,7 @@ bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_byte
     if (has_spare(capacity)) return false;
     drop_spares(bytes - most_bytes_ahead);
   }
-  // Beyond what is in use: the pool keeps as much less ready.
+  // Spares come on top of the memory in use: the pool keeps so much less ready.
   if (pool_.used_bytes() + spare_bytes() + capacity > pool_.limit_bytes()) return false;
   std::unique_ptr<MemoryFile> file = make(2 * capacity);
   if (!file) return false;
@@ -355,7 +356,7 @@ bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_byte
     std::lock_guard lock(file->mutex_);
     for (size_t chunk = 0; whole && chunk < capacity / MemoryFile::kChunkBytes; ++chunk) {
       const bool arena_came = pool_.drop_free_arena(arenas_ahead_bytes);
-      // Not from other spares: one for the other would go on for ever.
+      // Not from other spares: replacing one by another would never end.
       whole = (arena_came || pool_.mapped_bytes() + MemoryFile::kChunkBytes <= pool_.limit_bytes() || pool_.drop_free_arena()) &&
               add_pages(*file, chunk);
     }
@@ -385,7 +386,7 @@ bool MemoryFiles::freeze(MemoryFile& file, uint64_t bytes) {
 Status MemoryFiles::cut(MemoryFile& file) {
   std::lock_guard lock(file.mutex_);
   if (std::exchange(file.cut_, true)) return {};
-  // What a read that was under way added since it was frozen counts as well.
+  // Pages that a read under way added since the file was frozen count as passed through as well.
   const uint64_t page_bytes = file.page_bytes_.load();
   passed_bytes_.fetch_add(page_bytes - file.passed_page_bytes_.exchange(page_bytes));
   uint64_t came = 0;
@@ -395,7 +396,7 @@ Status MemoryFiles::cut(MemoryFile& file) {
       file.cut_ = false;
       return fail(Code::kIo, fmt::format("memory file: ftruncate: {}", std::strerror(errno)));
     }
-    // A huge page that I/O holds cannot be split: what it takes beyond the end stays.
+    // A huge page that I/O holds cannot be split: its part beyond the end stays.
     struct stat info {};
     if (fstat(file.descriptor_, &info) != 0) return {};
     const uint64_t pages = file.page_bytes_.load(), left = std::min(pages, static_cast<uint64_t>(info.st_blocks) * 512);

@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kSmallest = kBlockBytes;
-// Each is a mapping or two of its own, of which a process has 65,530 as a rule: a quarter is for them.
+// Each is a mapping or two of its own. A process usually may have 65,530 mappings; a quarter is for these arenas.
 constexpr size_t kMostScatteredArenas = 8'192;
 
 int order_of(size_t bytes) {
@@ -22,33 +22,33 @@ int order_of(size_t bytes) {
 }
 }  // namespace
 
-// For each 4 KiB slot: which order begins there and whether it is free. The state of a buddy is read from here, so free
-// blocks can be merged without searching.
+// Keeps for each 4 KiB slot which order begins there and whether it is free. The state of a buddy is read from here, so that
+// free blocks can be merged without searching.
 struct MemoryPool::Arena {
   static constexpr uint8_t kNoBlock = 0xff;
   static constexpr uint8_t kFree = 0x80;
   std::byte* base = nullptr;
   size_t used_slots = 0;
   uint8_t state[kSlots];
-  // 12 KiB, from the first time that pages of it went back to the kernel. From then on it has small pages.
+  // 12 KiB, made when pages of the arena first go back to the kernel. From then on the arena has small pages.
   std::unique_ptr<FreeNode[]> nodes;
-  Slots released;  // whose pages are not there; of free blocks only
+  Slots released;  // slots of free blocks whose pages were given back
 
   size_t slot_of(const std::byte* data) const { return static_cast<size_t>(data - base) / kSmallest; }
   static Slots slots(size_t slot, int order) { return (~Slots() >> (kSlots - (size_t{1} << order))) << slot; }
-  // Of a block, how many of its pages are not there.
+  // How many pages of a block were given back.
   size_t released_of(size_t slot, int order) const { return nodes ? (released & slots(slot, order)).count() : 0; }
   uint64_t resident_bytes() const { return nodes ? kArenaBytes - released.count() * kSmallest : kArenaBytes; }
 };
 
-// A free block taken off the lists, whose pages are about to be given back.
+// A free block that was taken off the lists because its pages are about to be given back.
 struct MemoryPool::Scattered {
   Arena* arena = nullptr;
   size_t slot = 0;
   int order = 0;
 };
 
-// What it held goes first: who finds its memory given back is not refused for it.
+// First subtracts what the block held: a caller that finds its memory given back must not be refused because of that sum.
 Block::~Block() {
   if (holds_ == Holds::kDirty) pool_.dirty_bytes_.fetch_sub(dirty_bytes_);
   if (file_) {
@@ -89,7 +89,7 @@ Reservation::~Reservation() {
 
 BlockPtr Reservation::make_block(size_t bytes) {
   const uint32_t size = MemoryPool::block_bytes(bytes);
-  if (pool_ == nullptr || bytes_ < size) std::abort();  // the caller's sum was wrong: a bug, not a condition
+  if (pool_ == nullptr || bytes_ < size) std::abort();  // the caller's sum was wrong: a bug
   bytes_ -= size;                                       // the charge passes to the block
   return std::make_shared<Block>(*pool_, pool_->take(order_of(size)), size);
 }
@@ -113,7 +113,7 @@ bool MemoryPool::try_use(uint64_t bytes, uint64_t left_bytes) {
       if (used + bytes + sealing_bytes_ > limit_bytes() || (left_bytes > 0 && !could_reserve(bytes, left_bytes))) break;
       if (used_bytes_.compare_exchange_weak(used, used + bytes)) return true;
     } while (true);
-    // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
+    // Announces the refusal, then tries once more: otherwise memory given back in between would wake no caller.
     refused_.store(true);
     used = used_bytes_.load();
   }
@@ -123,14 +123,14 @@ bool MemoryPool::try_use(uint64_t bytes, uint64_t left_bytes) {
 Reservation MemoryPool::try_reserve(uint64_t bytes, uint64_t left_bytes) {
   if (!try_use(bytes, left_bytes)) return {};
   if (prepare()) return Reservation(this, bytes);
-  // Nobody is told: he who waits would try again at once, and in vain. What others give back tells him.
+  // Without tell_available(): a waiting caller would try again at once, and fail. It is told when others give memory back.
   used_bytes_.fetch_sub(bytes);
   refused_.store(true);
   return {};
 }
 
 bool MemoryPool::try_charge(uint64_t bytes, uint64_t left_bytes) {
-  file_used_bytes_.fetch_add(bytes);  // first: no arena is mapped for them meanwhile
+  file_used_bytes_.fetch_add(bytes);  // first, so that no arena is mapped for these bytes meanwhile
   if (try_use(bytes, left_bytes)) return true;
   file_used_bytes_.fetch_sub(bytes);
   return false;
@@ -138,7 +138,7 @@ bool MemoryPool::try_charge(uint64_t bytes, uint64_t left_bytes) {
 
 void MemoryPool::uncharge_files(uint64_t bytes) {
   used_bytes_.fetch_sub(bytes);
-  file_used_bytes_.fetch_sub(bytes);  // second: nobody maps arenas meanwhile for what was in files
+  file_used_bytes_.fetch_sub(bytes);  // second, so that no thread maps arenas meanwhile for bytes that were in files
   tell_available();
 }
 
@@ -166,14 +166,14 @@ void MemoryPool::tell_available() {
   if (refused_.load() && refused_.exchange(false) && available_) available_();
 }
 
-// Maps what is in use may take, here, where no lock is held: the kernel clears fresh pages at first touch, 2 MiB at a time,
-// and that must not happen under somebody's mutex. Arenas once mapped stay, until memory files want their memory. False: the
+// Maps enough arenas for the memory in use. It is done here, where no lock is held: the kernel clears fresh pages at first touch,
+// 2 MiB at a time, and that must not happen under a mutex. Mapped arenas stay until memory files want their memory. False: the
 // machine does not give that much.
 bool MemoryPool::prepare() {
   while (true) {
     const uint64_t files = file_used_bytes_.load(), used = used_bytes_.load();
     if (arena_bytes_.load() + files >= used) {
-      // Pages that were given back and come back now: what lies outside unused must leave room for them.
+      // Pages that were given back to the kernel come back now: unused memory outside the arenas must make room for them.
       const uint64_t outside = outside_bytes_.load();
       if (give_spares_ && resident_bytes_.load() + files < used && used + outside > limit_bytes() + files && outside > files)
         give_spares_(std::min(outside - files, used + outside - limit_bytes() - files));
@@ -201,7 +201,7 @@ bool MemoryPool::drop_free_arena(uint64_t ahead_bytes) {
   std::byte* base = nullptr;
   {
     std::lock_guard lock(mutex_);
-    // Not those that are reserved.
+    // Keeps the arenas that reservations need.
     const uint64_t needed = used_bytes_.load() + kArenaBytes + ahead_bytes;
     if (free_[kOrders - 1] == nullptr || resident_bytes_.load() + file_used_bytes_.load() < needed) return false;
     base = free_[kOrders - 1]->data;
@@ -219,8 +219,8 @@ bool MemoryPool::prepare_ahead(uint64_t ahead_bytes) {
   return add_arena(Need::kCanWait);
 }
 
-// region_mutex_ held. `most_bytes`, or less where the machine does not give that much (RLIMIT_AS, vm.overcommit_memory=2), and
-// nothing if `slack_bytes` would not be left then.
+// Caller holds region_mutex_. Maps `most_bytes`, or less if the machine does not give that much (RLIMIT_AS, vm.overcommit_memory=2),
+// and nothing if `slack_bytes` would not be left then.
 bool MemoryPool::map_region(size_t most_bytes, size_t slack_bytes) {
   for (size_t bytes = most_bytes; bytes >= kArenaBytes; bytes /= 2) {
     const size_t more = slack_bytes + kArenaBytes;  // to align it
@@ -238,7 +238,7 @@ bool MemoryPool::map_region(size_t most_bytes, size_t slack_bytes) {
   return false;
 }
 
-// From here on pages of the arena there can be given back one by one. A huge page would be there again as soon as one of them is
+// Gives the arena small pages, so that they can be given back one by one. A huge page would come back as soon as a part of it is
 // touched, or the kernel finds the time. Null: no more mappings, or no memory for the table.
 std::unique_ptr<MemoryPool::FreeNode[]> MemoryPool::scatter(std::byte* base) {
   std::unique_ptr<FreeNode[]> nodes;
@@ -248,9 +248,9 @@ std::unique_ptr<MemoryPool::FreeNode[]> MemoryPool::scatter(std::byte* base) {
   return nodes;
 }
 
-// Address space is taken a gigabyte at a time and its pages touched by plain stores: mapping and populating piece by piece would
-// hold the process's memory map lock against everybody's page faults. Null: there is none. What
-// can wait leaves something for what cannot, and for the rest of the daemon.
+// Takes address space a gigabyte at a time and touches the pages by plain stores: to map and populate piece by piece would hold
+// the process's memory map lock against page faults of all threads. Null: there is no address space. A caller that
+// can wait leaves some for those that cannot, and for the rest of the daemon.
 std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena(Need need) {
   constexpr size_t kSlackBytes = 64 * kMiB;
   std::byte* base = nullptr;
@@ -267,7 +267,7 @@ std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena(Need need) {
   resident_bytes_.fetch_add(kArenaBytes);
   release_beyond_limit();
   if (bytes_beyond_limit() > 0) arena->nodes = scatter(base);
-  if (arena->nodes) {  // the pages come one by one, with the blocks that are taken
+  if (arena->nodes) {  // its pages come one by one, when blocks are taken
     arena->released.set();
     resident_bytes_.fetch_sub(kArenaBytes);
   } else {
@@ -283,7 +283,7 @@ MemoryPool::Arena* MemoryPool::arena_of(const std::byte* data) {
   return std::prev(after)->get();
 }
 
-// mutex_ held, nothing of it is free any more; the caller unmaps it.
+// Caller holds mutex_, has taken all blocks of the arena off the free lists, and unmaps it afterwards.
 void MemoryPool::forget(Arena& arena) {
   resident_bytes_.fetch_sub(arena.resident_bytes());
   arena_bytes_.fetch_sub(kArenaBytes);
@@ -311,8 +311,8 @@ void MemoryPool::drop_free(Arena& arena, size_t slot, int order) {
   if (released_[order] == node) released_[order] = node->next;
 }
 
-// The smallest that is large enough, so that larger ones stay whole; of these one with pages. A page of a block is not touched
-// here that is not there, nor are pages given back but where those that come back pass the limit.
+// Takes the smallest free block that is large enough, so that larger ones stay whole; among these one with pages, if there is one. Touches
+// no page that was given back, and gives pages back only if those that come back would exceed the limit.
 std::byte* MemoryPool::take(int order) {
   std::unique_lock lock(mutex_);
   int found = order;
@@ -320,16 +320,16 @@ std::byte* MemoryPool::take(int order) {
     for (found = order; found < kOrders && free_[found] == nullptr && released_[found] == nullptr;) ++found;
     return found < kOrders;
   };
-  while (!look()) {  // fragmentation: the bytes are there, but not in one piece
+  while (!look()) {  // fragmentation: the bytes are free, but not in one piece
     lock.unlock();
-    if (!add_arena(Need::kNow)) throw std::bad_alloc();  // not even what was left for this
+    if (!add_arena(Need::kNow)) throw std::bad_alloc();  // not even the slack that was left for this
     lock.lock();
   }
   std::byte* data = (free_[found] != nullptr ? free_[found] : released_[found])->data;
   Arena& arena = *arena_of(data);
   const size_t slot = arena.slot_of(data);
   drop_free(arena, slot, found);
-  while (found > order) {  // give the upper halves back
+  while (found > order) {  // gives the upper halves back
     --found;
     const size_t half = slot + (size_t{1} << found);
     arena.state[half] = static_cast<uint8_t>(Arena::kFree | found);
@@ -365,8 +365,8 @@ std::byte* MemoryPool::give_locked(Arena& arena, size_t slot, int order) {
     slot = std::min(slot, buddy);
     ++order;
   }
-  // The limit was lowered; or it was scattered and has small pages, and what is reserved is there without it: the next one has
-  // huge pages again. (The bytes given count as used still.)
+  // Drops the free arena if the limit was lowered, or if it has small pages and the reservations do not need it: the next arena has
+  // huge pages again. (The bytes given still count as used.)
   const bool needed = resident_bytes_.load() + file_used_bytes_.load() + given_bytes < used_bytes_.load() + arena.resident_bytes();
   if (arena.used_slots == 0 && (mapped_bytes() > limit_bytes() + kArenaBytes || (arena.nodes && !needed))) {
     std::byte* base = arena.base;
@@ -379,13 +379,13 @@ std::byte* MemoryPool::give_locked(Arena& arena, size_t slot, int order) {
 }
 
 void MemoryPool::release_beyond_limit() {
-  constexpr uint64_t kAheadBytes = kArenaBytes / 2;  // the next blocks taken find room
+  constexpr uint64_t kAheadBytes = kArenaBytes / 2;  // so that the next blocks taken find room
   for (uint64_t beyond = bytes_beyond_limit(); beyond > 0; beyond = bytes_beyond_limit())
     if (!drop_free_arena() && release_free(beyond + kAheadBytes) == 0) return;
 }
 
-// mutex_ held. The largest one, but a whole arena (reserved, or it would have been dropped) only when there is no other. It is
-// nobody's then.
+// Caller holds mutex_. Takes the largest free block off the lists; a whole arena only if there is no other (it is reserved, or it would
+// have been dropped).
 bool MemoryPool::pick_to_release(Scattered& picked) {
   constexpr int kWhole = kOrders - 1;
   for (int turn = 1; turn <= kOrders; ++turn) {
@@ -402,7 +402,7 @@ bool MemoryPool::pick_to_release(Scattered& picked) {
   return false;
 }
 
-// The kernel is called without mutex_: what is given back is nobody's meanwhile, and keeps its arena.
+// Calls the kernel without mutex_: meanwhile the block is on no list and has no owner, and counts as used, which keeps its arena.
 uint64_t MemoryPool::release_free(uint64_t bytes) {
   std::lock_guard turn(release_mutex_);
   uint64_t released = 0;
@@ -414,11 +414,11 @@ uint64_t MemoryPool::release_free(uint64_t bytes) {
     }
     std::byte* data = picked.arena->base + picked.slot * kSmallest;
     const size_t length = kSmallest << picked.order;
-    // Nobody else gives an arena its table.
+    // Only this code, under release_mutex_, gives an arena in use its table.
     std::unique_ptr<FreeNode[]> nodes = picked.arena->nodes ? nullptr : scatter(picked.arena->base);
     bool gone = picked.arena->nodes || nodes;
     if (gone) {
-      madvise(data, length, MADV_COLD);  // splits the huge page, of which a part would only be marked as unused otherwise
+      madvise(data, length, MADV_COLD);  // splits the huge page: without it a part of one would only be marked as unused
       gone = madvise(data, length, MADV_DONTNEED) == 0;
     }
     std::byte* unneeded = nullptr;

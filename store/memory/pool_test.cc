@@ -122,7 +122,7 @@ TEST(MemoryPool, ScatteredFreeBytesDoNotPassTheLimit) {
 #if !KVCACHEFS_SANITIZED
     EXPECT_LE(resident_bytes(), before + kLimit + 8 * kMiB) << "round " << round;
 #endif
-    // The other way round: what was given back is there again, and nobody's bytes are lost.
+    // The other way round: memory that was given back comes back, and no block loses its bytes.
     for (size_t i = 0; i < large.size(); ++i)
       if (i % 2 == 0) large[i].reset();
     std::erase(large, nullptr);

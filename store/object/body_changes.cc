@@ -50,13 +50,13 @@ bool BodyChanges::keep_room(Object& object, bool may_wait) const {
   return true;
 }
 
-// Clients that write in place look at neither length nor content. What was never journaled, or was made or truncated to nothing by
-// those who write it, is emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled
-// version back, whole: without what was accepted since, a truncation included, for that was a part of the change that failed.
+// Reason: clients that write in place look at neither length nor content. A body that was never journaled, or that its present writers made
+// or truncated to nothing, is emptied, whatever part of it an fsync journaled. Otherwise the last writer's close brings the journaled
+// version back as a whole, without the changes accepted since; a truncation goes too, as it was part of the change that failed.
 void BodyChanges::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) const {
   if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
   if (object->raw || object->sealing) return;
-  // An object whose record went to another version of its name has no place of its own any more.
+  // `durable`: an object whose record went to another version of its name has no place of its own any more.
   const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
   if (!last_writer && object->base_valid_bytes > 0) return;
   object->write_error->undone = last_writer;
@@ -64,7 +64,7 @@ void BodyChanges::undo_what_did_not_fit(const ObjectPtr& object, bool last_write
     const uint64_t kept = object->is_moving() ? std::min(room_for(object->size_bytes), object->reserved_bytes) : 0;
     return parts_.space.release(std::exchange(object->reserved_bytes, kept) - kept);
   }
-  // Until all that it had is written anew, the name does not become another.
+  // Rename and link fail until all bytes that the body had are written anew.
   object->write_error->from = 0;
   object->write_error->to = std::max(object->write_error->to, object->size_bytes);
   object->units.clear();
@@ -98,7 +98,7 @@ bool BodyChanges::let_stay(const ObjectPtr& object) const {
     if (!object->is_moving()) return false;
     object->sealed_version = object->content_version;
     parts_.space.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
-    static_cast<void>(keep_room(*object));  // as far as there is any: what was promised meanwhile was reserved with the body
+    static_cast<void>(keep_room(*object));  // if there is room: a promise made meanwhile had its room reserved with the body
     end_seal(object);
   }
   parts_.dirty.seal_ended();

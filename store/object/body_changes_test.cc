@@ -1,4 +1,4 @@
-// What changes of a body entail: times, the queue of what is dirty, and space of the volume.
+// Tests the bookkeeping of a change of a body: times, the queue of dirty objects, and space of the volume.
 #include "store/object/body_changes.h"
 
 #include <gtest/gtest.h>

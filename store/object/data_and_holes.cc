@@ -12,7 +12,7 @@ bool has_data(Block& block, uint64_t begin) {
   const uint64_t end = std::min<uint64_t>(begin + kBlockBytes, block.capacity_bytes());
   if (begin >= end) return false;
   const std::byte* bytes = block.data() + begin;
-  return bytes[0] != std::byte{} || std::memcmp(bytes, bytes + 1, end - begin - 1) != 0;  // all like the first, which is zero
+  return bytes[0] != std::byte{} || std::memcmp(bytes, bytes + 1, end - begin - 1) != 0;  // zeros: the first is, and each equals the next
 }
 }  // namespace
 
@@ -33,7 +33,7 @@ std::optional<uint64_t> DataAndHoles::find(uint64_t offset) {
   return std::nullopt;
 }
 
-// Whether the unit is data as a whole, or a hole. Nothing: its pages have to be looked at, or it has to be read for that.
+// True: the whole unit is data; false: it is a hole. No value: its pages have to be looked at, or it has to be read (unread_).
 std::optional<bool> DataAndHoles::whole_unit(size_t index) {
   const Unit* unit = object_.unit_or_null(index);
   if (unit != nullptr && unit->block) return std::nullopt;

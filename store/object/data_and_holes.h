@@ -1,4 +1,4 @@
-// Where data and holes of a body lie: pages of 4 KiB that are all zeros are holes.
+// Finds the data and the holes of a body: pages of 4 KiB that are all zeros are holes.
 #pragma once
 
 #include <cstddef>
@@ -10,17 +10,17 @@
 
 namespace kvcachefs {
 
-// One search. The lock of the body is held as long as it is used.
+// One search. Caller holds the lock of the body as long as the search is used.
 class DataAndHoles {
  public:
-  // A unit that is not in RAM has to be read for an answer, unless it is known as zeros by its checksum. With
-  // `takes_unread_for_data` it counts as data instead.
+  // The search needs units that are not in RAM to be read, unless their checksum shows that they are zeros. With
+  // `takes_unread_for_data` they count as data instead.
   DataAndHoles(Object& object, SeekFor what, bool takes_unread_for_data)
       : object_(object), what_(what), takes_unread_for_data_(takes_unread_for_data) {}
 
-  // The first page that is as wanted, at `offset` or behind it. Nothing: there is none, or unread() has to be read first.
+  // The first page of the wanted kind at `offset` or behind it. No value: there is none, or unread() has to be read first.
   std::optional<uint64_t> find(uint64_t offset);
-  // The unit that has to be read before the search can go on, if there is one. All before it is not as wanted.
+  // The unit, if any, that has to be read before the search can go on. No page before it is of the wanted kind.
   std::optional<size_t> unread() const { return unread_; }
 
  private:

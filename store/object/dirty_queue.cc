@@ -43,7 +43,7 @@ bool DirtyQueue::has_attributes() const {
 }
 
 void DirtyQueue::clear() {
-  Objects content, attributes;  // let go of without the lock
+  Objects content, attributes;  // released after the lock is
   std::lock_guard lock(mutex_);
   content.swap(content_);
   attributes.swap(attributes_);
@@ -88,12 +88,12 @@ void DirtyQueue::stop() {
 }
 
 uint64_t record_bytes(const Object& object) {
-  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
+  constexpr uint64_t kRecordBytes = 256;  // includes its share of a batch, and of a name
   return kRecordBytes + (object.durable ? 0 : object.base.inline_bytes.size()) + bytes_of(object.attributes.xattrs);
 }
 
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
-  if (object->id.is_foreign()) return;  // its node's journal tells of them; here they live as long as the object is in RAM
+  if (object->id.is_foreign()) return;  // the other node journals them; here they last as long as the object is in RAM
   const bool first = object->attributes_version == object->attributes_durable;
   ++object->attributes_version;
   const uint64_t bytes = record_bytes(*object);

@@ -1,4 +1,4 @@
-// The objects with changes that no record tells yet, and the wake-up of the lane that takes them.
+// The objects with changes that are not journaled yet, and the wake-up of the lane that takes them.
 #pragma once
 
 #include <atomic>
@@ -13,40 +13,41 @@
 
 namespace kvcachefs {
 
-// Thread-safe; mutex_ is a leaf. One thread, the bulk lane, takes content and waits; the committer takes attributes.
+// Thread-safe; mutex_ is a leaf. The bulk lane, one thread, takes the objects of dirty content and waits; the committer takes those of
+// dirty attributes.
 class DirtyQueue {
  public:
   using Objects = std::vector<ObjectPtr>;
 
-  // The content of an object that is not in the queue yet: the caller has set in_dirty_queue under the object's lock.
+  // Adds an object whose content is dirty and that is not queued yet: the caller has set in_dirty_queue under the object's lock.
   void add_content(ObjectPtr object);
-  // All of it. The lane clears in_dirty_queue of what it finds clean, and puts the rest back.
+  // Takes all of them. The lane clears in_dirty_queue of objects that it finds clean, and puts the rest back.
   Objects take_content();
   void put_back_content(Objects objects);
   Objects content() const;
 
-  // The attributes of an object, as often as they change.
+  // Adds an object whose attributes changed. The queue may hold an object several times.
   void add_attributes(ObjectPtr object);
   Objects take_attributes();
   bool has_attributes() const;
   void clear();
 
-  // A seal or a spill ended, however it did: calls that wait for it look again. Any lock but a leaf may be held.
+  // A seal or a spill has ended, in success or not: calls that wait for it try again. Caller may hold any lock but a leaf.
   void seal_ended() const {
     if (seal_ended_) seal_ended_();
   }
-  // `told` is called then. Set once, before use.
+  // Sets the function that seal_ended() calls. Once, before use.
   void set_seal_ended(std::function<void()> told) { seal_ended_ = std::move(told); }
 
-  // There is something for the lane: within its interval, or at once. Takes no lock where it knows already.
+  // Tells the lane that there is work: within its interval, or (`hurry`) at once. Takes no lock if the lane knows already.
   void wake(bool hurry = false);
-  // By the lane, at the beginning of a round: what is added from here on is for the next.
+  // Called by the lane at the beginning of a round: work added from here on is for the next round.
   void begin_round();
-  // By the lane, which needs no notice: the next round has work.
+  // Called by the lane itself: the next round has work. Notifies no thread.
   void note_work(bool hurry);
   // Blocks until there is work. False: the queue was stopped.
   bool wait_for_work();
-  // Blocks for the interval, or until somebody is in a hurry. False: the queue was stopped.
+  // Blocks for the interval, or until a wake-up with `hurry`. False: the queue was stopped.
   bool wait_out(std::chrono::milliseconds interval);
   void stop();
 
@@ -60,10 +61,10 @@ class DirtyQueue {
   std::function<void()> seal_ended_;
 };
 
-// About what the next record of the attributes takes. The object is locked.
+// The approximate size of the next record of the attributes. The object is locked.
 uint64_t record_bytes(const Object& object);
-// The attributes of the object, which is locked, have changed. What the record that tells them takes is accepted here, once until it is
-// journaled, and what it takes more after a further change.
+// The attributes of the object, which is locked, have changed. Has `records` accept the size of their record: once until it is journaled,
+// and after a further change only the bytes that the record grew by.
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty);
 
 }  // namespace kvcachefs

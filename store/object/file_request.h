@@ -1,4 +1,4 @@
-// What a request lacks of a memory file for the body, and what it was given.
+// The part of a memory file that a request lacks for the body, and the file or pages that it was given.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 namespace kvcachefs {
 
 struct FileRequest {
-  bool wanted = false;          // something is lacking:
-  uint64_t bytes = 0;           // ... a file for so many, or
-  MemoryFilePtr grows;          // ... pages for these units of this one
+  bool wanted = false;          // the request lacks
+  uint64_t bytes = 0;           // ... a file for so many bytes, or
+  MemoryFilePtr grows;          // ... pages of this file for units [first, last)
   size_t first = 0, last = 0;
-  MemoryFilePtr fresh;          // got: a file
-  bool refused = false;         // got: there is none for this request
+  MemoryFilePtr fresh;          // result: a file
+  bool refused = false;         // result: there is no file for this request
 };
 
 }  // namespace kvcachefs

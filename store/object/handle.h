@@ -18,12 +18,12 @@ class Handle {
   uint32_t thread_id = 0;
   // Guarded by object->lock():
   bool unflushed = false;
-  bool changed = false;  // bytes or size, or tried to
-  uint8_t weight_of_changes = 0;  // of what it has not changed yet, see requests/in_place_changes.h
-  std::unique_ptr<WrittenRanges> rewrites;  // it is one of object->rewriters: what it wrote
+  bool changed = false;  // it changed bytes or size, or tried to
+  uint8_t weight_of_changes = 0;  // of its first change, which has not come yet; see requests/in_place_changes.h
+  std::unique_ptr<WrittenRanges> rewrites;  // set: it is one of object->rewriters, and wrote these ranges
   bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own
 
-  // Who called write() last, as the kernel tells it: the table of descriptors of a process. 0: nobody, or nobody knows.
+  // The process that called write() last, identified by the kernel by its table of descriptors. 0: none, or unknown.
   std::atomic<uint64_t> writer{0};
 
   void note_failed_write() {  // the lock of the object is not held

@@ -11,8 +11,8 @@ namespace {
 
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
-// No other holder of the block is left. The count alone would not order their last reads before the writes that follow; taking
-// the block once more does.
+// True if the block has no other holder. Reading the count alone would not order the last reads of earlier holders before our
+// writes; copying the pointer does.
 bool is_only_ours(const BlockPtr& block) {
   if (block.use_count() != 1) return false;
   static_cast<void>(BlockPtr(block));
@@ -21,7 +21,7 @@ bool is_only_ours(const BlockPtr& block) {
 
 }  // namespace
 
-// --- what it is ---
+// --- its state ---
 
 bool Object::in_ram() const {
   const size_t count = div_ceil(size_bytes, kUnitBytes);
@@ -59,7 +59,7 @@ bool Object::drop_handle() {
 }
 
 void Object::pin_frozen() {
-  if (!may_be_frozen) return;  // most bodies, at each open and close
+  if (!may_be_frozen) return;  // true of most bodies; this runs at each first open and last close
   for (const Unit& unit : units) {
     if (!unit.block || !unit.block->frozen()) continue;
     return unit.block->file()->set_pinned(handles > 0);
@@ -87,8 +87,8 @@ bool Object::takes_new_block(size_t index, uint64_t end) const {
   return end > unit->block->capacity_bytes() || unit->block->frozen() || !is_only_ours(unit->block);
 }
 
-// Writing up to `end` leaves the old block of a unit to others who hold it. The clone lies elsewhere: the body is not whole
-// in its file any more and takes no more of it, to be known before its memory is summed up.
+// Writing up to `end` leaves the old block of a unit to its other holders. The clone lies outside the memory file, so the body is
+// not whole there any more and takes no more of it. The caller has to know that before it sums up the memory that it needs.
 bool Object::clones_a_block(size_t first, size_t last, uint64_t end) const {
   for (size_t index = first; index <= last; ++index) {
     const Unit* unit = unit_or_null(index);
@@ -98,7 +98,7 @@ bool Object::clones_a_block(size_t first, size_t last, uint64_t end) const {
   return false;
 }
 
-// Pool memory that writing [begin, end) of a unit takes.
+// The memory of the pool that writing [begin, end) of a unit takes.
 uint64_t Object::memory_for_piece(size_t index, uint64_t begin, uint64_t end) const {
   if (!takes_new_block(index, end)) return 0;
   const Unit* unit = unit_or_null(index);
@@ -107,7 +107,7 @@ uint64_t Object::memory_for_piece(size_t index, uint64_t begin, uint64_t end) co
   return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
 }
 
-// Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit; `memory` suffices.
+// Copies bytes (or zeros, if bytes == nullptr) to [begin, end) of a unit. `memory` must suffice.
 void Object::place_piece(size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory) {
   if (units.size() <= index) units.resize(index + 1);
   Unit& unit = units[index];
@@ -117,7 +117,7 @@ void Object::place_piece(size_t index, uint64_t begin, uint64_t end, const std::
     if (!unit.block && memory_file) block = MemoryFile::make_block(memory_file, index);
     if (!block) block = memory.make_block(std::max<size_t>(end, old_bytes));
     if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
-    // Only what neither the old block nor this write fills must be cleared.
+    // Clears only the bytes that neither the old block nor this write fills.
     if (begin > old_bytes) std::memset(block->data() + old_bytes, 0, begin - old_bytes);
     const uint64_t filled = std::max<uint64_t>(end, old_bytes);
     std::memset(block->data() + filled, 0, block->capacity_bytes() - filled);
@@ -141,8 +141,8 @@ void Object::zero_tail(uint64_t from, Reservation& memory) {
   place_piece(index, in_unit, capacity, nullptr, memory);
 }
 
-// What failed writes left out is of no account once the body is emptied by who knows of it. What the kernel cuts off is
-// missing like the rest of the write: the caller was told that nothing of it was done.
+// A client that empties the body clears the error of failed writes. Bytes that the kernel cuts off after a failed write are missing
+// like the rest of that write: its caller was told that none of it was done.
 void Object::note_cut(uint64_t new_size_bytes, Resize how) {
   if (!write_error || new_size_bytes >= size_bytes) return;
   if (how == Resize::kAfterFailedWrite)
@@ -151,13 +151,13 @@ void Object::note_cut(uint64_t new_size_bytes, Resize how) {
     write_error.reset();
 }
 
-// What of its memory file the units [first, last) lack is left in `file`, to be got without the lock; what was got before is
-// given to the body. False: nothing is lacking, or there will be no file for it.
+// Gives the body the file that an earlier round got. Describes in `file` the file or pages that units [first, last) lack; the caller
+// gets those without the lock. False: they lack nothing, or there will be no file for the body.
 bool Object::lacks_file_memory(size_t first, size_t last, FileRequest& file) {
   file.wanted = false;
   if (file.refused) expected_bytes = 0;
   if (file.refused || (!memory_file && expected_bytes == 0)) {
-    file.fresh.reset();  // another write of the body went on without
+    file.fresh.reset();  // another write of the body went on without a file
     return false;
   }
   if (!memory_file) {
@@ -183,12 +183,12 @@ bool Object::lacks_file_memory(size_t first, size_t last, FileRequest& file) {
   return file.wanted = true;
 }
 
-// The file that holds all of the body, in order, and nothing else; null if there is none.
+// The memory file that holds all of the body, in order, and nothing else; null if there is none.
 MemoryFilePtr Object::whole_in_file() const {
   const size_t count = div_ceil(size_bytes, kUnitBytes);
   if (count == 0 || units.size() != count || !units[0].block || !loading.empty()) return nullptr;
   const MemoryFilePtr& file = units[0].block->file();
-  // Blocks beyond: somebody still reads what the body was before.
+  // The file has further blocks: a reader still holds units of an earlier version.
   if (!file || file->block_count() != count) return nullptr;
   for (size_t index = 0; index < count; ++index) {
     const BlockPtr& block = units[index].block;
@@ -251,7 +251,7 @@ void Object::place_loaded(size_t index, BlockPtr block, uint64_t stored_bytes, b
   const uint64_t valid = from_spill_file ? stored_bytes : std::min<uint64_t>(stored_bytes, base_valid_bytes - index * kUnitBytes);
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   unit.block = std::move(block);
-  unit.set_dirty(false);  // where it was read from still has it, the spill file, too
+  unit.set_dirty(false);  // the base or the spill file, where it was read from, still has it
 }
 
 DroppedBlocks Object::drop_clean() {
@@ -260,8 +260,8 @@ DroppedBlocks Object::drop_clean() {
   for (size_t index = 0; index < units.size(); ++index) {
     Unit& unit = units[index];
     if (!unit.block || unit.dirty) continue;
-    // A file comes back as a whole: not while it is open by passthrough, nor while one unit that is wanted holds it. The reader of
-    // that one finds the units behind it here, and needs no memory that others wait for.
+    // The memory of a file comes back only as a whole: not while the body is open by passthrough, nor while a wanted unit holds it. So the
+    // units are kept: the reader of the wanted one finds those behind it here, and needs no memory that others wait for.
     if (is_wanted(index) || (unit.block->file() && (being_read || (handles > 0 && unit.block->frozen())))) {
       dropped.keeps_some = true;
       continue;
@@ -288,11 +288,11 @@ Snapshot Object::begin_seal(const ObjectPtr& self) {
   snapshot.spill = spill;
   snapshot.spill_extent = spill_extent;
   snapshot.spill_written = spill_written;
-  // Written into the spill file by this seal; also if it comes to nothing, and the file goes on as it is.
+  // This seal writes all units into the spill file; they stay there if the seal fails and the file is used further.
   if (spill) spill_written.assign(std::max(spill_written.size(), div_ceil(size_bytes, kUnitBytes)), true);
   snapshot.raw = raw != nullptr;
   snapshot.content_version = content_version;
-  // Room for this body; what is written from now on makes another one.
+  // That space is for this body; writes from now on make another one and reserve anew.
   sealing_reserved_bytes = std::exchange(reserved_bytes, 0);
   return snapshot;
 }

@@ -170,7 +170,7 @@ TEST_F(ObjectTest, AFailedWriteIsOverOnceItsBytesAreWritten) {
   EXPECT_TRUE(object->lacks_a_write());
   object->note_written(150, 200);
   EXPECT_FALSE(object->lacks_a_write());
-  // What the kernel cuts after the failure is missing like the rest; a caller that empties the body starts anew.
+  // Bytes that the kernel cuts after the failure are missing like the rest; a caller that empties the body starts anew.
   object->note_failed_write(full, 100, 200);
   object->note_cut(50, Resize::kAfterFailedWrite);
   EXPECT_EQ(object->write_error->from, 50u);

@@ -1,5 +1,5 @@
-// The mark of a file or directory that is pinned, kept with the attributes of the object so that it holds after a remount. Its name is
-// in no namespace of xattrs that clients can name.
+// The mark of a pinned file or directory. It is kept with the attributes of the object, so that it survives a remount. Its name is in no
+// xattr namespace that clients can use.
 #pragma once
 
 #include <algorithm>

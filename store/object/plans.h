@@ -1,4 +1,4 @@
-// What a body in RAM answers to the requests, lanes and the cache that ask it.
+// Results of the methods of Object, for requests, lanes and the cache.
 #pragma once
 
 #include <cstddef>
@@ -10,24 +10,25 @@
 
 namespace kvcachefs {
 
-// kAtLeast: a file that is larger by then stays so. kAfterFailedWrite: by the kernel, which takes back what it knows nothing of.
+// kAtLeast: a file that is larger by then keeps its size. kAfterFailedWrite: the kernel's own truncation after a failed write, to the size
+// that it knows.
 enum class Resize : uint8_t { kExactly, kAtLeast, kAfterFailedWrite };
 
-// The answer to a read from RAM, or that some of its units have to be read first.
+// The answer to a read from RAM, or the statement that some of its units have to be read first.
 struct ReadPlan {
   ReadReply reply;           // empty if units are lacking
   size_t length = 0;         // of the read, cut at the end of the body
-  size_t wanted_last = 0;    // behind its last unit
+  size_t wanted_last = 0;    // index behind the last unit of the read
   size_t body_units = 0;
   bool lacks_units = false;
   bool quarantined = false;
 };
 
-// Clean blocks that the body gave up; let go of them without the lock.
+// Clean blocks that the body gave up; release them without the lock.
 struct DroppedBlocks {
   std::vector<BlockPtr> blocks;
   uint64_t bytes = 0;
-  bool keeps_some = false;  // clean ones that could not go now
+  bool keeps_some = false;  // there are clean blocks that could not be given up now
 };
 
 // A dirty unit on its way to the spill file.

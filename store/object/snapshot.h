@@ -1,4 +1,4 @@
-// A body as it was at one moment.
+// The state of a body at one moment.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace kvcachefs {
 
-// What a body was at one moment: holds its blocks, so that it can be written while the object changes.
+// The state of a body at one moment. It holds the blocks, so that the body can be written while the object changes.
 struct Snapshot {
   ObjectPtr object;
   uint64_t size_bytes = 0;
@@ -23,7 +23,7 @@ struct Snapshot {
   uint64_t content_version = 0;
 };
 
-// A body as its record tells it, with nothing of it in RAM.
+// The snapshot of a body as its record describes it, with no unit in RAM.
 inline Snapshot stored_snapshot(Body body) {
   Snapshot stored;
   stored.size_bytes = stored.base_valid_bytes = body.size_bytes;

@@ -1,4 +1,4 @@
-// Units that are not given up under a request that reads them.
+// Keeps the units that a request reads from being evicted.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +8,22 @@
 
 namespace kvcachefs {
 
-// Keeps units of a body in RAM until they are let go of. A request holds them from when it was given the memory for those that it
-// lacks: from then on it waits for the volume alone. A request that waits for memory holds none; or two of them, each with what
-// the other needs, would wait for each other. Used by one thread at a time.
+// Keeps units of a body in RAM until release(). A request holds units from the moment it has the memory for those that it lacks: from
+// then on it waits for the volume only. A request that waits for memory holds none: two of them, each holding what the other needs,
+// would wait for each other. Used by one thread at a time.
 class WantedUnits {
  public:
   WantedUnits() = default;
   ~WantedUnits() { release(); }
   WantedUnits(const WantedUnits&) = delete;
   WantedUnits& operator=(const WantedUnits&) = delete;
-  // The lock of the body is held. What was held before has been let go of.
+  // Caller holds the lock of the body, and has released what was held before.
   void hold(const ObjectPtr& of, size_t first, size_t last) {
     object_ = of;
     range_ = {first, last};
     object_->wanted.push_back(range_);
   }
-  // The lock of the body is not held.
+  // Caller does not hold the lock of the body.
   void release();
 
  private:

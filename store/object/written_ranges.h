@@ -1,4 +1,4 @@
-// Which bytes one open of a file wrote: whether it rewrote the whole file, or changed it here and there.
+// The bytes that one open of a file wrote: they show whether it rewrote the whole file or changed it here and there.
 #pragma once
 
 #include <algorithm>
@@ -8,15 +8,15 @@
 
 namespace kvcachefs {
 
-// Not thread-safe. Clients that write a chunk with several calls write its pieces in order or nearly so: what would take more than
-// kMostRanges ranges is taken for changes here and there.
+// Not thread-safe. Clients that write a chunk with several calls write its pieces in order or nearly so: writes that would need more
+// than kMostRanges ranges are taken for changes here and there.
 class WrittenRanges {
  public:
   void add(uint64_t begin, uint64_t end) {
     if (begin >= end || scattered_) return;
     auto first = std::lower_bound(ranges_.begin(), ranges_.end(), begin, [](const Range& range, uint64_t at) { return range.end < at; });
     auto behind = first;
-    for (; behind != ranges_.end() && behind->begin <= end; ++behind) {  // those that it touches
+    for (; behind != ranges_.end() && behind->begin <= end; ++behind) {  // the ranges that the new one touches
       begin = std::min(begin, behind->begin);
       end = std::max(end, behind->end);
     }
@@ -25,14 +25,14 @@ class WrittenRanges {
     scattered_ = true;
     ranges_ = {};
   }
-  // Those in [begin, end), in order: visit(from, to).
+  // Calls visit(from, to) for the ranges in [begin, end), in order.
   template <class Visit>
   void for_each_in(uint64_t begin, uint64_t end, const Visit& visit) const {
     for (const Range& range : ranges_)
       if (range.begin < end && range.end > begin) visit(std::max(begin, range.begin), std::min(end, range.end));
   }
   bool empty() const { return ranges_.empty() && !scattered_; }
-  // Of [0, size_bytes). An empty file was not rewritten.
+  // All of [0, size_bytes) was written. An empty file was not rewritten.
   bool covers(uint64_t size_bytes) const {
     return size_bytes > 0 && ranges_.size() == 1 && ranges_.front().begin == 0 && ranges_.front().end >= size_bytes;
   }

@@ -26,7 +26,7 @@ Arrivals::~Arrivals() {
     auto lock = object->lock();
     const bool left = !object->any_in_ram();
     lock.unlock();
-    if (left) accesses_.left_ram(object->id);  // before it counted as loaded
+    if (left) accesses_.left_ram(object->id);  // the body was evicted before it counted as loaded
   }
 }
 

@@ -1,4 +1,4 @@
-// Bodies that are read ahead and came with one read of the volume.
+// Collects the bodies that were read ahead and arrived with one read of the volume.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace kvcachefs {
 
-// The tracker, whose lock clients want, is told of them together, when this is destroyed. On the stack of the thread that takes in the
-// read: one made further up the stack adds to it.
+// The destructor reports all bodies to the tracker in one call, because clients want the tracker's lock. An instance lies on the stack of
+// the thread that takes in the read; a second instance made deeper on the same stack adds its bodies to the first.
 class Arrivals {
  public:
   Arrivals(AccessTracker& accesses, int64_t arrived_ns);
@@ -23,8 +23,8 @@ class Arrivals {
  private:
   AccessTracker& accesses_;
   const int64_t arrived_ns_;
-  Arrivals* const shadowed_;  // on the same stack, perhaps of another store
-  Arrivals* const outer_;     // the same, if it is of the same store
+  Arrivals* const shadowed_;  // the next instance further out on this stack; may be of another store
+  Arrivals* const outer_;     // shadowed_, if it is of the same store
   std::vector<AccessTracker::Loaded> bodies_;
   std::vector<ObjectPtr> objects_;
 };

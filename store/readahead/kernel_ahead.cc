@@ -11,7 +11,7 @@ void KernelAhead::push(Work work) {
   if (stopped_ || queue_.size() >= most_queued_) return;
   const ObjectId id = work.id;
   if (auto found = entries_.find(id); found != entries_.end()) {
-    if (!found->second.begun) std::swap(found->second.work, work);  // it may lie elsewhere by now; the old file is let go of outside
+    if (!found->second.begun) std::swap(found->second.work, work);  // the body may have moved; the old file is released by the caller
     return;
   }
   entries_[id].work = std::move(work);
@@ -27,7 +27,7 @@ bool KernelAhead::await(ObjectId id, Then& then) {
   if (stopped_ || found == entries_.end() || found->second.is_large()) return false;
   Entry& entry = found->second;
   if (stalls() || (!entry.begun && large_begun_ > 0)) return false;
-  if (!entry.begun && entry.waiting.empty()) {  // behind those that are awaited already
+  if (!entry.begun && entry.waiting.empty()) {  // moves it behind the files that are awaited already
     const auto place = std::find(queue_.begin(), queue_.end(), id);
     uint64_t before_bytes = 0;
     auto front = queue_.begin();
@@ -69,7 +69,7 @@ std::optional<KernelAhead::Work> KernelAhead::next() {
 
 void KernelAhead::finish(ObjectId id) {
   std::vector<Then> waiting;
-  decltype(entries_)::node_type done;  // its file is let go of after the lock
+  decltype(entries_)::node_type done;  // its file is released after the lock
   {
     std::lock_guard lock(mutex_);
     done = entries_.extract(id);

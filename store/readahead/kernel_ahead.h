@@ -1,6 +1,6 @@
-// Files that are read into the page cache ahead of those who will be passed through to them. Each is queued, read by a thread of
-// the store, and awaited by who opens it meanwhile: beside such a read he would get the same pages in small pieces.
-// Thread-safe. One leaf mutex; nothing is called with it held.
+// Files that the store reads into the page cache ahead of readers by passthrough. Each file is queued and read by a thread of the
+// store. An open that comes meanwhile waits for it: a client that read beside it would get the same pages in small pieces.
+// Thread-safe. One leaf mutex; calls no other class with it held.
 #pragma once
 
 #include <algorithm>
@@ -31,41 +31,41 @@ class KernelAhead {
     uint64_t size_bytes = 0;
   };
 
-  // Left out where too many are queued: it is the one needed last. Of a body that is queued already the newer file is taken, of one
-  // that is being read nothing more.
+  // Queues a file. Drops it if too many are queued: it is the one needed last. If the body is queued already, the newer file replaces
+  // the older; if it is being read, does nothing.
   void push(Work work);
-  // True: it is being read, or queued, and goes before all that nobody waits for; `then` was taken, and is called by the thread
-  // that reads it. False also where that can take long: of a large one, of one behind a large one or behind as many bytes, and
-  // where one has been read for so long that the volume seems to stall.
+  // True: the file is being read, or is queued and now goes before all files that no open waits for; `then` was taken, and the thread
+  // that reads the file calls it. False if there is none, or the wait could be long: the file is large, is behind a large one or behind
+  // as many bytes, or a read has taken so long that the volume seems to stall.
   bool await(ObjectId id, Then& then);
-  // Those who wait for a volume that has come to stall meanwhile: to be called by the caller, from where that may be done.
+  // If the volume stalls, takes the `then` of all waiting opens; the caller calls them where it may.
   std::vector<Then> take_stalled();
-  // The next to be read; blocks until there is one. None: it was stopped.
+  // The next file to read; blocks until there is one. No value: stop() was called.
   std::optional<Work> next();
-  // What next() gave is done with: whoever waits is called.
+  // The file that next() gave has been read: calls the opens that wait for it.
   void finish(ObjectId id);
-  // next() gives nothing any more. Who waits is called once no thread is at it (give_up()).
+  // From stop() on next() gives no file. give_up() calls the opens that still wait, once no thread reads files any more.
   void stop();
   void give_up();
 
  private:
   struct Entry {
     Work work;
-    std::optional<std::chrono::steady_clock::time_point> begun;  // else it is queued
+    std::optional<std::chrono::steady_clock::time_point> begun;  // no value: it is queued
     std::vector<Then> waiting;
     bool is_large() const { return work.size_bytes > kMostAwaitedBytes; }
   };
   bool stalls() const;  // mutex_ held
 
-  const size_t most_queued_ = std::min<uint64_t>(64, descriptor_shares().open_extents);  // their files are open
+  const size_t most_queued_ = std::min<uint64_t>(64, descriptor_shares().open_extents);  // queued files are open
 
   LeafMutex mutex_;
   ConditionVariable ready_;
   std::unordered_map<ObjectId, Entry> entries_;  // queued or being read
-  std::deque<ObjectId> queue_;                   // not begun
+  std::deque<ObjectId> queue_;                   // entries not begun
   size_t large_begun_ = 0;
   bool stopped_ = false;
-  std::atomic<size_t> count_{0};  // of entries_: most opens find none, without the lock
+  std::atomic<size_t> count_{0};  // of entries_: most opens find 0, and take no lock
 };
 
 }  // namespace kvcachefs

@@ -16,29 +16,29 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kMaxLoadsAtOnce = 256;
-// Handed to the volume together, as neighbours that become large reads. Not more: what waits here waits for the memory of
-// all, and a page that was never used costs milliseconds to get on some machines. Of one chain as much as becomes one read;
-// less where its reader is right behind it. Where chains come mixed each of them has less of it.
+// How much is held back, so that neighbours become large reads, and is then handed to the volume together. Not more: the first read
+// waits until all have their memory, and a page that was never used takes milliseconds to get on some machines. For one chain it is as
+// much as becomes one read; less if its reader is right behind it. More if chains come mixed, as each has a smaller part of it.
 constexpr uint64_t kFirstBytes = 256 * kKiB;
 constexpr uint64_t kOneReadBytes = kMiB;
 constexpr uint64_t kMixedBytes = 4 * kMiB;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
-// Given to the volume at a time. It has 8 MiB of such reads under way (on a network half its queue: 32 of 1 MiB); as much again
-// lies ready, for while answers are given and more is prepared. The rest is queued here, where it can be put in another order
-// or left out.
+// Bytes of reads given to the volume at a time. It has 8 MiB of such reads under way (on a network half its queue: 32 of 1 MiB). As
+// much again lies ready, for the time in which answers are given and more is prepared. The rest is queued here, where it can be
+// reordered or dropped.
 constexpr uint64_t kLocalUnderWayBytes = 16 * kMiB;
 constexpr uint64_t kNetworkUnderWayBytes = 64 * kMiB;
 constexpr int64_t kMemoryPauseNs = 20'000'000;  // before memory that was refused is asked for again
-constexpr int kKernelThreads = 4;  // that read files into the page cache: mostly they wait for the volume
+constexpr int kKernelThreads = 4;  // threads that read files into the page cache; mostly they wait for the volume
 
-// What this thread holds back between hold() and resume().
+// The kick that this thread holds back between hold() and resume().
 struct HeldKick {
   const ReadAhead* of = nullptr;  // nullptr: nothing is held back
   bool due = false;
 };
 constinit thread_local HeldKick held_kick;
 
-// What the kernel has read from storage for this thread: of what it is asked for, what its cache did not have.
+// Bytes that the kernel has read from storage for this thread, because the page cache did not have them.
 uint64_t thread_input_bytes() {
   constexpr uint64_t kInputBlock = 512;
   rusage usage{};
@@ -93,11 +93,11 @@ void ReadAhead::finish() {
 
 void ReadAhead::run() {
   while (true) {
-    // None while nobody reads: an idle mount is not woken.
+    // No value while no client reads: an idle mount is not woken.
     std::optional<int64_t> deadline = parts_.accesses.deadline();
     {
       std::lock_guard turn(turn_);
-      if (lacks_memory_)  // nobody tells of bodies that became clean
+      if (lacks_memory_)  // no notice comes when bodies become clean
         deadline = std::min(deadline.value_or(INT64_MAX), parts_.clock.monotonic_ns() + kMemoryPauseNs);
     }
     {
@@ -114,16 +114,16 @@ void ReadAhead::run() {
     step();
     std::lock_guard lock(mutex_);
     thread_works_ = false;
-    helper_due_ = true;  // what came meanwhile
+    helper_due_ = true;  // for work that came meanwhile
   }
 }
 
-// Several threads at it, each at a body of its own: one has a request or two at a time under way, which does not fill the device
-// (cold 9 MiB, one reader: 1.13 GiB/s with one thread, 1.36 with two, 1.44 with four). Its reader waits meanwhile,
-// up to 64 MiB (KernelAhead::await()): beside it he would fill the cache in small pages (0.80 to 1.02 GiB/s).
+// Several threads run this, each for a body of its own: one thread has a request or two at a time under way, which does not fill the
+// device (cold 9 MiB, one reader: 1.13 GiB/s with one thread, 1.36 with two, 1.44 with four). The reader of the body waits meanwhile,
+// up to 64 MiB (KernelAhead::await()): beside it the reader would fill the cache in small pages (0.80 to 1.02 GiB/s).
 void ReadAhead::run_kernel() {
   while (auto work = kernel_.next()) {
-    if (parts_.backing.passes_extents() && !parts_.backing.passed_direct_lately()) {  // since it was queued
+    if (parts_.backing.passes_extents() && !parts_.backing.passed_direct_lately()) {  // may have changed since it was queued
       parts_.backing.expect_kernel_reads(work->size_bytes);
       const uint64_t before = thread_input_bytes();
       work->file->will_need(0, work->size_bytes);
@@ -133,7 +133,7 @@ void ReadAhead::run_kernel() {
   }
 }
 
-// --- told by requests ---
+// --- calls by requests ---
 
 void ReadAhead::kick() {
   if (held_kick.of == this) {
@@ -143,7 +143,7 @@ void ReadAhead::kick() {
   wake();
 }
 
-// The prefetcher; a helper looks by itself.
+// Wakes the prefetcher, unless a helper is there, which looks by itself.
 void ReadAhead::wake() {
   bool helped = false;
   {
@@ -185,7 +185,7 @@ void ReadAhead::hurry_into_file(const ObjectPtr& object) {
     std::lock_guard lock(mutex_);
     if (!queue_.contains(object->id)) return;
   }
-  if (parts_.backing.extent_of(object->id)) return;  // the kernel reads it
+  if (parts_.backing.extent_of(object->id)) return;  // the kernel will read it
   size_t units = 0;
   {
     const auto lock = object->lock();
@@ -195,20 +195,20 @@ void ReadAhead::hurry_into_file(const ObjectPtr& object) {
   promote(object->id);
   auto nobody = std::make_shared<LoadWaiter>();
   nobody->done = [](const Status&) {};
-  // Where there is no memory for all of it, its reader asks for what he needs.
+  // If there is no memory for all of it, its reader asks for the units that it needs.
   MemoryWaiters::Try now{.may_take = parts_.cache.may_take(MemoryFor::kReader)};
   if (parts_.loader.start(object, {0, units, units}, MemoryFor::kReader, nobody, nullptr, now)) nobody->finish_one({});
 }
 
-// --- what goes next ---
+// --- choosing the next body ---
 
-// Below what the volume has under way at a time it would be idle now and then; above, what somebody waits for waits longer.
+// With less than the volume has under way at a time, it would be idle now and then; with more, requests with a waiting client wait longer.
 uint64_t ReadAhead::limit_bytes() const {
   return std::min(parts_.on_network ? kNetworkUnderWayBytes : kLocalUnderWayBytes, parts_.pool.limit_bytes() / 2);
 }
 
-// Clean bodies can make room; dirty ones cannot, nor what clients have mapped, nor what is being read
-// ahead or queued for it, for readers that may have gone as well.
+// Memory that reading ahead can have. Clean bodies can make room. Dirty ones cannot, nor memory that clients have mapped, nor bodies being
+// read ahead or queued, though their readers may have gone.
 uint64_t ReadAhead::free_bytes() {
   uint64_t held = parts_.pool.dirty_bytes();
   held += parts_.files.lingering_bytes() + in_flight_bytes_.load(std::memory_order_relaxed);
@@ -219,7 +219,7 @@ uint64_t ReadAhead::free_bytes() {
   return parts_.pool.limit_bytes() - std::min(parts_.pool.limit_bytes(), held);
 }
 
-// Some of what was under way is there, or failed. More is begun when a quarter is: not for each read by itself.
+// Some reads under way have arrived or failed. More are begun only when a quarter has, not for each read by itself.
 void ReadAhead::ahead_ended(uint64_t bytes) {
   const uint64_t before = in_flight_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
   const uint64_t limit = limit_bytes(), refill = limit - limit / 4;
@@ -253,20 +253,21 @@ bool ReadAhead::step() {
     const bool plans = plans_left_ < plans_left, in_hand = !held_.jobs.empty();
     turn.unlock();
     any |= goes_on;
-    // Between plans, not between bodies: where others compute, each time costs milliseconds.
-    if (goes_on && plans && std::exchange(planned, true) && !in_hand) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
+    // Yields to readers on this processor too. Only between plans, not between bodies: where other threads compute, each yield costs
+    // milliseconds. Not while reads are held back.
+    if (goes_on && plans && std::exchange(planned, true) && !in_hand) ::sched_yield();
   }
   return any;
 }
 
-// What somebody waits for is queued first, so before anything is planned.
+// Queued bodies go before new plans: bodies with a waiting reader are in the queue.
 ReadAhead::Piece ReadAhead::piece(By by) {
   if (begin_queued(by) == Piece::kDone) return Piece::kDone;
   if (plan_some() == Piece::kDone) return Piece::kDone;
   return submit_held();
 }
 
-// The next that is queued, where there is room for it.
+// Begins the next queued body, if there is room for it.
 ReadAhead::Piece ReadAhead::begin_queued(By by) {
   if (lacks_memory_) return Piece::kNothing;
   std::optional<ReadAheadQueue::Item> item;
@@ -279,7 +280,7 @@ ReadAhead::Piece ReadAhead::begin_queued(By by) {
   return lacks_memory_ ? Piece::kNothing : Piece::kDone;
 }
 
-// A few of what follows. Clients' lookups, opens and reads want the tracker's lock, which a plan holds while it looks that up.
+// Plans a few bodies. Not more: a plan holds the tracker's lock while it looks them up, and clients' lookups, opens and reads want that lock.
 ReadAhead::Piece ReadAhead::plan_some() {
   if (plans_left_ == 0) return Piece::kNothing;
   const Plan plan = parts_.accesses.plan(parts_.clock.monotonic_ns(), free_bytes());
@@ -294,7 +295,7 @@ ReadAhead::Piece ReadAhead::plan_some() {
   return plan.loads.empty() && plan.cancels.empty() ? Piece::kNothing : Piece::kDone;
 }
 
-// What is under way of it arrives, and counts then.
+// Takes a body out of the queue. Its reads that are under way still arrive, and count then.
 void ReadAhead::cancel(ObjectId id) {
   {
     std::lock_guard lock(mutex_);
@@ -331,7 +332,7 @@ void ReadAhead::load(ReadAheadQueue::Item item, By by) {
   uint64_t bytes = 0;
   const Body outcome = read_body(item, by, held_.jobs, bytes);
   held_.bytes += bytes;
-  if (held_.bytes > held_.enough() && before > 0) {  // cut where the read would be cut: what does not fit begins the next
+  if (held_.bytes > held_.enough() && before > 0) {  // cuts where the read would be cut: jobs that do not fit begin the next one
     LoadJobs next(std::make_move_iterator(held_.jobs.begin() + static_cast<ptrdiff_t>(before)),
                   std::make_move_iterator(held_.jobs.end()));
     held_.jobs.resize(before);
@@ -346,11 +347,11 @@ void ReadAhead::load(ReadAheadQueue::Item item, By by) {
   if (held_.jobs.empty()) held_.begun_ns = 0;
   lacks_memory_ = outcome == Body::kNoMemory;
   if (outcome == Body::kDone) return;
-  if (outcome == Body::kPart) item.awaited = false;  // of a large one: the rest as there is room, or when it is asked for
+  if (outcome == Body::kPart) item.awaited = false;  // the rest of a large body comes as there is room, or on demand
   {
     std::lock_guard lock(mutex_);
     queue_.put_back(std::move(item));
-    if (by == By::kThread || outcome == Body::kPart) return;  // where it finds no memory it waits, which the helper cannot
+    if (by == By::kThread || outcome == Body::kPart) return;  // the prefetcher waits for memory, which a helper cannot
     for_thread_ = true;
   }
   ready_.notify_one();
@@ -358,14 +359,14 @@ void ReadAhead::load(ReadAheadQueue::Item item, By by) {
 
 // --- one body ---
 
-// Of a body that is being read ahead: ends the planned load with what came of it, once all is there.
+// Waits for the reads of one body that is read ahead; reports the result of the planned load once all have ended.
 struct ReadAhead::Waiter : LoadWaiter {
-  ObjectPtr object;    // that the last of its reads goes into
-  uint64_t bytes = 0;  // of them all. Both are set before the last read is counted
+  ObjectPtr object;    // the object that the last of its reads goes into
+  uint64_t bytes = 0;  // of all its reads. Both are set before the last read is counted
 };
 
-// From now on its reads count as under way: how long it was queued says nothing of the volume, and windows that counted it would
-// feed on themselves.
+// The time of a load counts from here: the time in the queue tells nothing about the volume, and windows that counted it would grow
+// by their own length.
 std::shared_ptr<ReadAhead::Waiter> ReadAhead::make_waiter(ObjectId id, int64_t begun_ns) {
   auto waiter = std::make_shared<Waiter>();
   waiter->done = [this, id, begun_ns, ahead = waiter.get()](Status status) {
@@ -376,15 +377,15 @@ std::shared_ptr<ReadAhead::Waiter> ReadAhead::make_waiter(ObjectId id, int64_t b
   return waiter;
 }
 
-// No more of it is read ahead.
+// Ends the planned load of a body of which no more is read ahead.
 void ReadAhead::end(ObjectId id, SkipReason reason) {
   auto begun = begun_.extract(id);
   if (begun.empty()) return parts_.accesses.skipped(id, reason);
   begun.mapped().waiter->finish_one({});
 }
 
-// A body that will be passed through: the kernel reads it, bytes of it in RAM here would be read twice. It is read ahead into
-// the page cache, unless clients read with O_DIRECT. For those it has been opened, which reads its inode.
+// If the body will be passed through, the kernel reads it: bytes in RAM here would be read twice. So it is read ahead into the page
+// cache, unless clients read with O_DIRECT. For those it has only been opened here, which reads its inode.
 std::optional<SkipReason> ReadAhead::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
   if (!parts_.backing.passes_through() || parts_.backing.read_here_lately()) return {};
   FilePtr file = parts_.backing.extent_of(id);
@@ -394,15 +395,15 @@ std::optional<SkipReason> ReadAhead::leave_to_kernel(ObjectId id, uint64_t size_
   return SkipReason::kLeftToKernel;
 }
 
-// What of a body, from unit `first` on, is to be read ahead now.
+// The part of a body, from unit `first` on, that is to be read ahead now.
 struct ReadAhead::Lacking {
   uint64_t size_bytes = 0;
   size_t units = 0;            // of the body; 0: it cannot be read ahead
-  size_t last = 0;             // up to here now
-  uint64_t now_bytes = 0;      // of memory, for [first, last)
-  uint64_t all_bytes = 0;      // of memory, for all of the body
+  size_t last = 0;             // end of the units to be read now
+  uint64_t now_bytes = 0;      // memory for [first, last)
+  uint64_t all_bytes = 0;      // memory for all of the body
   bool solo = false;           // it lies in a file of its own
-  ExtentId pack;               // the one it lies in; not valid: it lies elsewhere
+  ExtentId pack;               // the pack it lies in; not valid: it lies elsewhere
 };
 
 ReadAhead::Lacking ReadAhead::lacking(Object& object, size_t first, uint64_t room_bytes) {
@@ -424,7 +425,7 @@ ReadAhead::Lacking ReadAhead::lacking(Object& object, size_t first, uint64_t roo
   return lacks;
 }
 
-// Adds the reads that a body takes, as far as there is room for them now; ends the planned load itself when it takes none.
+// Adds the reads that a body takes, as far as there is room for them now. If it takes none, ends the planned load.
 ReadAhead::Body ReadAhead::read_body(const ReadAheadQueue::Item& item, By by, LoadJobs& jobs, uint64_t& bytes) {
   const ObjectId id = item.load.id;
   if (by == By::kHelper && item.load.bytes > kHelpedBytes) return Body::kNotHere;
@@ -446,7 +447,7 @@ ReadAhead::Body ReadAhead::read_body(const ReadAheadQueue::Item& item, By by, Lo
     reason = lacks.units == 0 ? SkipReason::kFailed : SkipReason::kResident;
   else if (!is_begun && lacks.solo)
     reason = leave_to_kernel(id, lacks.size_bytes);
-  if (!reason && lacks.all_bytes > parts_.pool.limit_bytes() / 2) reason = SkipReason::kNoRoom;  // it would push itself out
+  if (!reason && lacks.all_bytes > parts_.pool.limit_bytes() / 2) reason = SkipReason::kNoRoom;  // it would evict its own units
   if (reason) {
     end(id, *reason);
     if (lacks.all_bytes == 0) parts_.mover.move_soon(object);

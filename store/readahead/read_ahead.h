@@ -1,4 +1,4 @@
-// Reading ahead: what the tracker of accesses plans is carried out, whole bodies into RAM, neighbours on the volume in one read, as
+// Carries out the plans of the access tracker for reading ahead: reads whole bodies into RAM, neighbours on the volume in one read, as
 // background I/O.
 #pragma once
 
@@ -26,8 +26,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe. One thread, kvc-prefetcher, or the threads that help; and four (kvc-kernel) that read files into the page cache. Without
-// threads of its own the owner calls step().
+// Thread-safe. The work is done by one thread, kvc-prefetcher, or by threads that help; four more (kvc-kernel) read files into the page
+// cache. Without threads of its own the owner calls step().
 class ReadAhead final : private ArrivalSink {
  public:
   struct Parts {
@@ -50,56 +50,56 @@ class ReadAhead final : private ArrivalSink {
 
   void start();
   void stop();  // ends the threads
-  // After stop(), once the volume has answered everything: what was left to a thread that helps is taken in.
+  // Takes in the reads that were left to a helper. Called after stop(), once the volume has answered everything.
   void finish();
-  // At the very end, with no thread at it: drops reads that were held back or not taken in, while all that their memory counts in is
-  // still there.
+  // Drops reads that were held back or not taken in. Called at the very end, when no thread uses this any more, while the pools that
+  // their memory counts in still exist.
   void give_up();
 
-  // There may be something to plan, or room for what is queued. Never blocks.
+  // There may be something to plan, or room for queued loads. Never blocks.
   void kick();
-  // Until resume() time stands still for this thread (RequestClock), and what would wake the prefetcher does so then.
+  // From hold() to resume() the clock stands still for this thread (RequestClock), and kicks of the prefetcher are delayed to resume().
   void hold();
   void resume();
-  // A reader wants a body now, which may be queued. Its own read does not wait for the queue; what follows the body is its next. Nor is
-  // anything held any more: the answer comes later. Called before Loader::load(), with no lock held.
+  // A reader wants a body now, which may be queued: it and the body that follows it go first. The reader's own read does not wait for the
+  // queue. Ends a hold(), as the answer comes later. Call before Loader::load(), with no lock held.
   void note_demand(ObjectId id);
-  // A body that is queued, and will lie in a memory file, is read now: an open of it is about to wait for that.
+  // Reads a queued body that will lie in a memory file now: an open of it is about to wait for that.
   void hurry_into_file(const ObjectPtr& object);
   KernelAhead& kernel() { return kernel_; }
 
-  // All that can be done now. True: something was.
+  // Does all that can be done now. True: it did something.
   bool step();
 
-  // A thread that polls for requests does a piece of this work in a pause, and takes over all that can be done in passing until it
-  // leaves off. True: there may be more at once. Never blocks.
+  // A thread that polls for requests does one piece of this work in a pause. Until leave_off() it takes over all work that is short and
+  // cannot block. True: there may be more at once. Never blocks.
   bool help();
   void leave_off();
 
  private:
   struct Waiter;
   struct Lacking;
-  struct Begun {  // a body of which the first units are being read ahead, or were
+  struct Begun {  // a body of which the first units are being or have been read ahead
     std::shared_ptr<Waiter> waiter;
     size_t next_unit = 0;
   };
-  // Reads that wait for their neighbours.
+  // Reads that are held back until their neighbours come.
   struct Held {
     LoadJobs jobs;
     uint64_t bytes = 0;
-    int64_t begun_ns = 0;  // all together; sending them takes time
+    int64_t begun_ns = 0;  // the same for all of them; sending them takes time
     uint32_t run = 0;      // of the first
-    bool mixed = false;    // there are others'
-    bool awaited = false;  // somebody waits for them
+    bool mixed = false;    // there are reads of other runs
+    bool awaited = false;  // a request waits for them
     bool urgent = false;   // a reader is right behind the first
 
     void note(const ReadAheadQueue::Item& item);
     uint64_t enough() const;
   };
-  // Larger bodies are not for a thread that polls: to check one takes it from its requests for too long.
+  // A thread that polls takes no larger bodies: to verify one would keep it from its requests for too long.
   static constexpr uint64_t kHelpedBytes = 128 * kKiB;
   enum class Body : uint8_t { kDone, kPart, kNoMemory, kNotHere };
-  enum class By : uint8_t { kThread, kHelper };  // a helper takes what is small, and cannot block
+  enum class By : uint8_t { kThread, kHelper };  // a helper takes only small bodies, and work that cannot block
   enum class Piece : uint8_t { kNothing, kDone };
 
   // --- ArrivalSink
@@ -117,7 +117,7 @@ class ReadAhead final : private ArrivalSink {
   void promote(ObjectId id);
   bool leave_to_helper(std::unique_ptr<ArrivedRead>& read);
 
-  // turn_ held, from here on.
+  // Caller holds turn_, for the methods from here on.
   void start_round();
   Piece piece(By by);
   Piece begin_queued(By by);
@@ -132,29 +132,29 @@ class ReadAhead final : private ArrivalSink {
 
   const Parts parts_;
   KernelAhead kernel_;
-  std::atomic<uint64_t> in_flight_bytes_{0};  // of memory for what is being read ahead; of a file of its own at least its part of most_files_
+  std::atomic<uint64_t> in_flight_bytes_{0};  // memory of reads under way; a body in a file of its own counts at least limit / most_files_
   const uint64_t most_files_ = descriptor_shares().open_extents;  // open at a time
-  std::atomic<bool> helper_due_{false};       // there may be something for a helper; set after what it is to find
-  std::atomic<bool> helper_there_{false};     // as helped_, to be looked at without the lock
-  std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of what a helper planned last: the prefetcher is asleep
+  std::atomic<bool> helper_due_{false};       // there may be work for a helper; set after that work is visible
+  std::atomic<bool> helper_there_{false};     // copy of helped_ that is read without the lock
+  std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of a helper's last plan, since the prefetcher sleeps
 
-  LeafMutex mutex_;  // a leaf. Guards the next lines, to turn_
+  LeafMutex mutex_;  // a leaf. Guards the members down to turn_
   ConditionVariable ready_;
   ReadAheadQueue queue_;
   bool kicked_ = false, stopping_ = false;
-  bool helped_ = false;        // a thread that polls does what can be done in passing
-  bool for_thread_ = false;    // ... but not what is next
-  bool thread_works_ = false;  // the prefetcher does
-  std::deque<std::unique_ptr<ArrivedRead>> arrived_;  // left to a helper
+  bool helped_ = false;        // a thread that polls does the short work
+  bool for_thread_ = false;    // ... but the next piece is for the prefetcher
+  bool thread_works_ = false;  // the prefetcher is working
+  std::deque<std::unique_ptr<ArrivedRead>> arrived_;  // reads left to a helper
 
-  // One piece of work at a time, by the prefetcher, a helper (which does not wait for the lock) or step(). Before all other locks, and
-  // held while an extent is opened; no request of a client ever waits for it. Guards the rest.
+  // Held for one piece of work at a time, by the prefetcher, a helper (which only tries the lock) or step(). Comes before all other locks,
+  // and is held while an extent is opened; no request of a client ever waits for it. Guards the rest.
   Mutex<LockRank::kTurn> turn_;
-  std::unordered_map<ObjectId, Begun> begun_;  // of those in queue_
-  bool lacks_memory_ = false;                  // ... for the next of queue_
-  Held held_;                                  // begun, and not given to the volume yet
+  std::unordered_map<ObjectId, Begun> begun_;  // bodies of queue_ that are begun
+  bool lacks_memory_ = false;                  // for the next body of queue_
+  Held held_;                                  // reads that are begun and not given to the volume yet
   size_t plans_left_ = 0;                      // bodies that may still be planned in this round
-  bool helper_goes_on_ = false;                // the helper's last piece was not the last of its round
+  bool helper_goes_on_ = false;                // the helper's round is not over
 
   std::vector<std::thread> threads_;
 };

@@ -1,6 +1,6 @@
 // Reading ahead in the pauses of a thread that polls for requests. On a machine with few processors the threads that read ahead
-// run where that thread or a client would: it waits for them, or they for it, and each change of hands costs as much as a piece
-// of their work. So while somebody helps they sleep, and the pieces are done between two requests.
+// compete with that thread and the clients for a processor, and each context switch costs as much as a piece of their work. So
+// while a thread helps they sleep, and it does the pieces between two requests.
 //
 // 64 KiB chunks, cold, one reader, two processors: every 33rd chunk and the next three took 150 to 350 us instead of 30.
 #include <mutex>
@@ -12,7 +12,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kMostArrived = 4;  // reads of up to 1 MiB: beyond, the helper does not keep up
+constexpr size_t kMostArrived = 4;  // reads of up to 1 MiB; with more waiting, the helper does not keep up
 }  // namespace
 
 bool ReadAhead::help() {
@@ -25,23 +25,23 @@ bool ReadAhead::help() {
   }
   const bool deadline = parts_.clock.monotonic_ns() >= helper_deadline_ns_.load(std::memory_order_relaxed);
   if (!deadline && !helper_due_.load(std::memory_order_relaxed)) return false;
-  helper_due_ = false;  // before the look at what there is
+  helper_due_ = false;  // before it looks for work
   std::unique_lock turn(turn_, std::try_to_lock);
-  if (!turn) return helper_due_ = true, false;  // the prefetcher is at it
+  if (!turn) return helper_due_ = true, false;  // the prefetcher has the turn
   const bool any = take_in_arrived() == Piece::kDone || help_on(deadline);
   turn.unlock();
   if (!any) return false;
   helper_due_ = true;
-  if (!helper_there_) wake();  // another thread left off meanwhile, for all
+  if (!helper_there_) wake();  // another thread called leave_off() meanwhile, which holds for all
   return true;
 }
 
-// turn_ held.
+// Caller holds turn_.
 bool ReadAhead::help_on(bool deadline) {
   bool kicked = false;
   {
     std::lock_guard lock(mutex_);
-    if (thread_works_ || for_thread_) return false;  // it tells when it is done
+    if (thread_works_ || for_thread_) return false;  // the prefetcher sets helper_due_ when it is done
     kicked = kicked_;
   }
   if (kicked || deadline) start_round();
@@ -55,10 +55,10 @@ void ReadAhead::leave_off() {
   if (!helper_there_.load(std::memory_order_relaxed)) return;
   bool left = false;
   {
-    std::unique_lock turn(turn_, std::try_to_lock);  // not had: the thread that has it goes on, or wakes the prefetcher
+    std::unique_lock turn(turn_, std::try_to_lock);  // if it fails, the thread that has the turn goes on, or wakes the prefetcher
     std::lock_guard lock(mutex_);
     if (turn && std::exchange(helper_goes_on_, false)) kicked_ = true;
-    if (helper_deadline_ns_.exchange(INT64_MAX) != INT64_MAX) kicked_ = true;  // it has one to wait for
+    if (helper_deadline_ns_.exchange(INT64_MAX) != INT64_MAX) kicked_ = true;  // so that the prefetcher waits for that deadline
     helped_ = false;
     helper_there_ = false;
     left = kicked_ || !arrived_.empty();
@@ -66,14 +66,14 @@ void ReadAhead::leave_off() {
   if (left) ready_.notify_one();
 }
 
-// On a thread of the volume.
+// Runs on a thread of the volume.
 void ReadAhead::arrived(std::unique_ptr<ArrivedRead> read) {
   if (leave_to_helper(read)) return;
-  Arrivals together(parts_.accesses, read->arrived_ns);  // of all these bodies
+  Arrivals together(parts_.accesses, read->arrived_ns);  // collects all bodies of the read
   while (!read->all_taken_in()) parts_.loader.take_in_next(*read);
 }
 
-// False: it is to be taken in now.
+// False: the caller takes the read in now.
 bool ReadAhead::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
   if (!helper_there_.load(std::memory_order_relaxed) || !read->result || read->jobs.front()->urgent) return false;
   for (const auto& job : read->jobs)
@@ -87,7 +87,7 @@ bool ReadAhead::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
   return true;
 }
 
-// turn_ held: the read that is first stays the first.
+// Caller holds turn_, so that the first read stays the first.
 ReadAhead::Piece ReadAhead::take_in_arrived() {
   std::unique_ptr<ArrivedRead> read;
   {

@@ -9,7 +9,7 @@ ReadAheadQueue::Run& ReadAheadQueue::run_of(const PlannedLoad& load) {
   auto [found, inserted] = runs_.try_emplace(load.run);
   Run& run = found->second;
   if (inserted) turns_of(run).push_back(load.run);
-  if (run.guess && !load.guess) {  // a reader came
+  if (run.guess && !load.guess) {  // the run now has a reader
     std::erase(turns_of(run), load.run);
     run.guess = false;
     turns_of(run).push_back(load.run);
@@ -17,7 +17,7 @@ ReadAheadQueue::Run& ReadAheadQueue::run_of(const PlannedLoad& load) {
   return run;
 }
 
-// Its turn is next.
+// Makes the turn of the run the next one.
 void ReadAheadQueue::lift(uint32_t number, Run& run) {
   std::erase(turns_of(run), number);
   run.taken_bytes = 0;

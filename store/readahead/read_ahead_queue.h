@@ -1,9 +1,9 @@
-// What was planned to be read ahead and is not under way yet: which body goes next, and whether there is room for it. Bodies
-// are known by id only: their memory is taken, and their units are marked as coming, when they leave the queue. So who wants
-// such a body reads it himself, and what nobody wants any more is simply left out.
+// The planned loads that are not under way yet: chooses the body that goes next, and tells whether there is room for it. The queue
+// holds ids only: a body's memory is taken, and its units are marked as coming, when it leaves the queue. So a request that
+// wants a queued body reads it itself, and a body that is not wanted any more is simply dropped.
 //
-// Order: what somebody waits for; then the chains that have readers, one read each in turn; then guesses. Within a chain as it
-// was planned, so that neighbours on the volume stay together. Pure logic, not thread-safe.
+// Order: bodies with a waiting reader; then the chains that have readers, one read each in turn; then guesses. A chain keeps the
+// planned order, so that neighbours on the volume stay together. Pure logic, not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -24,18 +24,18 @@ class ReadAheadQueue {
 
   struct Item {
     PlannedLoad load;
-    bool awaited = false;  // somebody reads it, or what is right before it
+    bool awaited = false;  // a client reads it, or the body right before it
   };
 
-  // Of an object that is queued already nothing more is taken.
+  // Queues a load. Does nothing if the object is queued already.
   void push(const PlannedLoad& load);
-  // What next() gave could not be begun, or only a part of it was: it is the next one again.
+  // Puts back an item that next() gave, if it could not be begun or only in part: it is the next one again.
   void put_back(Item item);
-  // Somebody reads the body: it and the next of its chain, one read in all, go before everything else, whatever is under way;
-  // the rest of the chain goes before other chains. False if it is not queued.
+  // A client reads the body: it and the next bodies of its chain, one read in all, go before everything else, whatever is under
+  // way; the rest of the chain goes before other chains. False if it is not queued.
   bool promote(ObjectId id);
-  bool remove(ObjectId id);  // nobody wants it any more. False if it is not queued
-  // The next to be read, taken out. None if there is none, or no room for a whole read among `limit_bytes` of which
+  bool remove(ObjectId id);  // it is not wanted any more. False if it is not queued
+  // Takes out the next item to be read. No value if there is none, or no room for a whole read within `limit_bytes`, of which
   // `under_way_bytes` are in use.
   std::optional<Item> next(uint64_t under_way_bytes, uint64_t limit_bytes);
 
@@ -46,11 +46,11 @@ class ReadAheadQueue {
 
  private:
   using Items = std::list<Item>;
-  using Turns = std::list<uint32_t>;  // of runs that have something queued
+  using Turns = std::list<uint32_t>;  // runs that have queued items
   struct Run {
     Items items;
     uint64_t taken_bytes = 0;  // in this turn
-    bool guess = true;         // nobody reads it
+    bool guess = true;         // it has no reader
   };
 
   Run& run_of(const PlannedLoad& load);

@@ -17,8 +17,8 @@ namespace kvcachefs {
 
 namespace {
 
-// The bits of `mode` that a write by an ordinary user, and a change of owner, take away. Of a file that its group may not
-// execute the set-group-id bit stays for a caller in that group.
+// The bits of `mode` that a write by an ordinary user, and a change of owner, take away. If the group may not execute the file,
+// the set-group-id bit stays for a caller in that group.
 bool depends_on_group(uint32_t mode) { return (mode & S_ISGID) && !(mode & S_IXGRP); }
 uint32_t privileges(uint32_t mode, bool in_group) {
   return mode & static_cast<uint32_t>(S_ISUID | (depends_on_group(mode) && in_group ? 0 : S_ISGID));
@@ -26,7 +26,7 @@ uint32_t privileges(uint32_t mode, bool in_group) {
 }  // namespace
 
 namespace {
-// All but the size, of an object that is there (Attributes) or was removed (Stat).
+// Applies all changes but the size: to an object that exists (Attributes) or was removed (Stat).
 template <class Target>
 void apply_to(Target& target, const SetAttributes& change, bool in_group, int64_t now) {
   if (change.mode) target.mode = (target.mode & S_IFMT) | (*change.mode & 07777);
@@ -59,7 +59,7 @@ Result<Stat> AttributeRequests::stat(ObjectId id) {
   return stat;
 }
 
-// All but the size. Times of what a peer has last as long as it is in RAM: clients set them to note that they used it, and are not refused.
+// Applies all changes but the size. Times set on a peer's object last as long as it is in RAM: clients set them to note a use; they are not refused.
 Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttributes& change) {
   const int64_t now = parts_.clock.realtime_ns();
   Stat stat;
@@ -105,18 +105,18 @@ void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAtt
       return object->size_bytes;
     });
     if (Status may = parts_.check_may_change(*object); !may && *change.size_bytes != size_bytes) return done(std::unexpected(may.error()));
-    SetAttributes rest = change;  // it has that size
+    SetAttributes rest = change;  // the object has that size already
     rest.size_bytes.reset();
     return done(apply_attributes(id, rest));
   }
   if (!object->is_regular()) return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
-  forget.keep();  // open() does, and so does who takes a handle
+  forget.keep();  // open() below forgets the object when idle, and so does the code that takes a handle
   const auto raw_and_closed = [&] {
     const auto lock = object->lock();
     return object->base.place.kind == PlaceKind::kRaw && !object->raw;
   };
   if (handle == nullptr && raw_and_closed()) {
-    // truncate(2) by path of a raw file that nobody has open
+    // truncate(2) by path, of a raw file that is not open
     auto opened = parts_.open_files.open(id, {.read = false, .write = true}, caller);
     if (!opened) return done(std::unexpected(std::move(opened).error()));
     return set_attributes(id, *opened, change, caller, [this, opened = *opened, done = std::move(done)](Result<Stat> result) mutable {
@@ -124,7 +124,7 @@ void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAtt
       done(std::move(result));
     });
   }
-  if (handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
+  if (handle == nullptr) {  // so that the table keeps the object while the change waits for room, memory or a read
     {
       const Tree::Read tree = parts_.tree.read();
       if (tree.live(id) == object) {
@@ -166,7 +166,7 @@ bool AttributeRequests::drop_privileges(Handle* handle, const std::function<bool
     if ((mode & (S_ISUID | S_ISGID)) == 0) return false;
     if (depends_on_group(mode) && in_group) {
       const uint32_t gid = object->attributes.gid;
-      lock.unlock();  // the answer comes from /proc
+      lock.unlock();  // in_group() reads /proc
       is_in_group = in_group(gid);
       lock.lock();
     }

@@ -1,4 +1,4 @@
-// Attributes and extended attributes, as clients ask for them and change them; pins; what is told of an object.
+// Reads and changes attributes and extended attributes for clients; pins objects; describes an object.
 #pragma once
 
 #include <functional>
@@ -26,17 +26,17 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own. Calls are made with no lock held, and do not block but for stat() and sizes of raw files.
+// Thread-safe; no state of its own. Callers hold no lock. Only stat() and changes of size of raw files block.
 class AttributeRequests {
  public:
   using Facts = std::vector<std::pair<std::string, std::string>>;
-  // What is known of objects in rooms that are not known here.
+  // Facts about objects from rooms that this one may not include.
   struct Known {
-    std::function<Status(ObjectId id, bool directory, bool pinned)> pin;  // the object is locked, as for the next
-    std::function<bool(ObjectId id)> is_pinned;                           // also by a directory above it
-    // What keeps it from eviction.
+    std::function<Status(ObjectId id, bool directory, bool pinned)> pin;  // the object is locked, as for is_pinned
+    std::function<bool(ObjectId id)> is_pinned;                           // itself, or by a directory above it
+    // Adds the facts that keep the object from eviction.
     std::function<void(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, Facts& facts)> describe_keeping;
-    std::function<std::optional<std::string>(ObjectId id)> owner;  // its node; nothing: this volume has one
+    std::function<std::optional<std::string>(ObjectId id)> owner;  // its node; no value: the volume has only one node
   };
   struct Parts {
     Tree& tree;

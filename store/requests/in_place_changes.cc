@@ -1,4 +1,4 @@
-// What opens, changes and closes say of a file that changes where it is.
+// Judges by opens, changes and closes whether a file changes in place.
 #include "store/requests/in_place_changes.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint32_t kFewChanges = 2;  // a whole rewrite is one, a change of some bytes is two
+constexpr uint32_t kFewChanges = 2;  // a rewrite of the whole file weighs 1, a change of some bytes 2
 
 auto mark_in(std::vector<Xattr>& xattrs) {
   return std::lower_bound(xattrs.begin(), xattrs.end(), kInPlaceMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
@@ -35,7 +35,7 @@ void InPlaceChanges::put_mark(const ObjectPtr& object, InPlace how) {
   parts_.dirty.wake();
 }
 
-// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
+// The object is locked. It is marked as changed in part while an open that changed it is not judged: the daemon could die before.
 void InPlaceChanges::mark(const ObjectPtr& object) {
   object->in_place = true;
   if (object->changed_in_part || object->rewriters > 0) return put_mark(object, InPlace::kPartly);
@@ -64,10 +64,10 @@ void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
 void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
   const ObjectPtr& object = handle->object;
-  if (object->write_error) drop_first_writes(object);  // a client may write again what failed
+  if (object->write_error) drop_first_writes(object);  // a client may write the failed bytes again
   if (!object->first_writes) return;
   object->first_writes->add(offset, offset + length, handle->request.append);
-  // At once, for the daemon could die before that is judged.
+  // At once: the daemon could die before the open is judged.
   put_patched(object, object->first_writes->are_patched(object->size_bytes));
 }
 
@@ -76,7 +76,7 @@ void InPlaceChanges::note_page_written(Handle* handle) {
   drop_first_writes(handle->object);
 }
 
-// The object is locked. How it is filled cannot be told any more.
+// The object is locked. Call it when the writes no longer tell how the file is filled.
 void InPlaceChanges::drop_first_writes(const ObjectPtr& object) {
   if (!object->first_writes) return;
   object->first_writes.reset();
@@ -90,11 +90,11 @@ void InPlaceChanges::judge(const Handle& handle) {
     --object->rewriters;
     if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
   }
-  if (object->in_place) mark(object);  // also where there was no room for its mark before
+  if (object->in_place) mark(object);  // again: there may have been no room for the mark before
   else if (object->patched) put_mark(object, InPlace::kPatched);
 }
 
-// The object is locked, and its last writer about to close it.
+// The object is locked, and its last writer is about to close it.
 void InPlaceChanges::judge_first_writes(const ObjectPtr& object) {
   if (!object->first_writes) return;
   put_patched(object, !object->first_writes->are_of_a_chunk(object->size_bytes));

@@ -1,4 +1,4 @@
-// Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole: what opens and maps of them set going.
+// Work that opens and mappings of big bodies start. Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole.
 #include "store/requests/mapped_reads.h"
 
 #include <memory>
@@ -8,7 +8,7 @@
 
 namespace kvcachefs {
 
-// Another mapping of it would be faster by passthrough: it is moved, if it is in blocks.
+// Moves the body into a memory file, if it is in blocks: its next mapping will be faster by passthrough.
 void MappedReads::note_read(Handle* handle) {
   parts_.policy.note_mapped_read();
   parts_.mover.move_soon(handle->object);
@@ -31,7 +31,7 @@ void MappedReads::await_loads(Handle* handle, std::move_only_function<void()> th
       }
   }
   if (!waits) return then();
-  // A load that failed: the read says so.
+  // The status is ignored: if a load failed, the read that follows reports it.
   waiter->done = [this, then = std::move(then)](Status) mutable { parts_.resumer.answer_later(std::move(then)); };
   waiter->finish_one({});
 }

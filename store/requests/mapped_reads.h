@@ -1,4 +1,4 @@
-// Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole: what opens and maps of them set going.
+// Work that opens and mappings of big bodies start. Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own. Calls are made with no lock held, and do not block.
+// Thread-safe; no state of its own. Callers hold no lock; no call blocks.
 class MappedReads {
  public:
   struct Parts {

@@ -36,10 +36,10 @@ Result<Stat> NameRequests::make_node(ObjectId parent, std::string_view name, uin
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, parts_.new_objects.make(mode, rdev, caller)));
   parts_.probes.stored(caller.thread_id, parent, name);
-  if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
+  if (object->is_regular()) {  // not before it has its name: a lane passes over an object with neither name nor handle
     const auto lock = object->lock();
     parts_.changes.content_changed(object);
-    object->last_write_ns = 0;  // nobody is writing it
+    object->last_write_ns = 0;  // no client is writing it
   }
   parts_.dirty.wake();
   return stat(object->id);
@@ -107,9 +107,9 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
   }
-  // Its repeated open became this.
+  // The open that the thread was to repeat became this create.
   if (ObjectPtr kept = parts_.stale_opens.looked_again(caller.thread_id, nullptr).kept) parts_.versions.let_go({std::move(kept)});
-  if (origin.announced) parts_.accesses.published(caller.thread_id, parent, name, object->id, origin, 0);  // written in place
+  if (origin.announced) parts_.accesses.published(caller.thread_id, parent, name, object->id, origin, 0);  // it is written under its final name
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);
   const Tree::Read tree = parts_.tree.read();

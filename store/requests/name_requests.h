@@ -1,5 +1,5 @@
-// New entries of directories, their removal, and links, as clients ask for them; what they do to names is done by the Tree. Durable answers
-// wait for the committer (make_durable) after the change was made.
+// Makes and removes entries of directories, and links, for clients; the Tree makes the change of names. A durable answer waits for the
+// committer (make_durable) after the change was made.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own. Calls are made with no lock held; none blocks.
+// Thread-safe; no state of its own. Callers hold no lock; no call blocks.
 class NameRequests {
  public:
   struct Parts {

@@ -8,7 +8,7 @@ namespace kvcachefs {
 
 namespace {
 
-// A name that was moved is looked up again by whoever opens it with what the kernel knew before.
+// For so long after a rename a truncating open is made to look the name up again: the kernel may open by what it knew before.
 constexpr int64_t kMovedNs = 10'000'000'000;
 
 StaleOpens::Told told_of(const OpenRequest& request, ObjectId id = {}) {
@@ -23,8 +23,8 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
                                                  const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
-  const Tree::ForgetAfter forget(tree, object);  // also where it is the answer: the caller keeps what is to be opened
-  // What was refused is this, or was replaced or is hidden by this: another name that the thread looks up is not meant.
+  const Tree::ForgetAfter forget(tree, object);  // even if it is the answer: the caller keeps the object that is to be opened
+  // The name is meant if the refused object is this one, or was replaced or is hidden by this one. Otherwise the thread looks up another name.
   const auto is_gone = [&](ObjectId id) {
     const auto stat = tree.stat(id);
     return stat ? stat->nlink == 0 : stat.error().code == Code::kNotFound;
@@ -41,7 +41,7 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
   return new_version(tree, parent, name, object, caller);
 }
 
-// An empty one, to be opened and written by the caller, like `object` otherwise.
+// A new empty object, to be opened and written by the caller; mode and owner are those of `object`.
 ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& caller) {
   Caller owner = caller;
   uint32_t mode = 0;
@@ -58,13 +58,13 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& cal
     parts_.changes.mark_attributes_dirty(fresh);
     parts_.changes.content_changed(fresh);
     parts_.file_policy.expect_size(*fresh, parts_.file_policy.guess_size(caller.thread_id));
-    fresh->awaiting_open = true;  // not finished before its maker has opened and written it
+    fresh->awaiting_open = true;  // it counts as unfinished until its maker has opened and written it
     fresh->unflushed_handles = 1;
   }
   return fresh;
 }
 
-// A new empty body under the name, which `object` has; that stays as an older version.
+// Makes a new empty body under the name, which `object` has; `object` stays as an older version.
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
   KVC_ASSIGN(Namespace::Edit state, tree.edit(parent, name));
@@ -75,7 +75,7 @@ Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, 
   return fresh;
 }
 
-// What a peer stored is not written here: whoever writes it anew gets a file of this node in its place.
+// This node does not write a peer's object: a caller that writes the name anew gets a file of this node in its place.
 Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
@@ -83,12 +83,12 @@ Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, 
   const Tree::ForgetAfter forget(tree, directory);
   ObjectPtr fresh = to_be_written(object, caller);
   {
-    const auto lock = fresh->lock();  // it is what was truncated, also if its writer ends before the open
+    const auto lock = fresh->lock();  // the truncation is done with this, even if the writer ends before its open
     fresh->awaiting_open = false;
     fresh->unflushed_handles = 0;
   }
   KVC_TRY(tree.make_entry(directory, name, fresh));  // in place of the peer's, on all nodes
-  tree.change_links(object, -1);  // who got it forgets it
+  tree.change_links(object, -1);  // the caller that got it forgets it
   return fresh;
 }
 

@@ -1,6 +1,6 @@
-// Several writers of one temporary name: each gets a version of its own (which of them is meant is chosen by the Tree). What the
-// kernel knows about names can lag behind; an open that may rest on that is answered kStale, which makes the kernel look the name
-// up and open again, once (fs/README.md, "the two exceptions").
+// Several writers of one temporary name: each gets a version of its own, and the Tree chooses which version a caller means. The kernel's
+// cache of names can lag behind. An open that may rest on it is answered kStale: the kernel then looks the name up and opens again, once
+// (fs/README.md, "the two exceptions").
 #pragma once
 
 #include <functional>
@@ -19,7 +19,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own: versions are of the Tree, and who was told to look again is with StaleOpens. None blocks.
+// Thread-safe; no state of its own: the Tree has the versions, StaleOpens has the threads that were told to look again. None blocks.
 class NameVersions {
  public:
   struct Parts {
@@ -34,18 +34,18 @@ class NameVersions {
   };
   explicit NameVersions(Parts parts) : parts_(std::move(parts)) {}
 
-  // What the caller, whose open to write the name anew was answered kStale, gets to open. `chosen` is what a lookup found. The kernel
-  // may look up twice for one open: the version made the first time is answered the second time. `refused`: the object that the open
+  // The object for a caller whose open, to write the name anew, was answered kStale. `chosen` is the object that the lookup found. The
+  // kernel may look up twice for one open: the second time gets the version made the first time. `refused`: the object that the open
   // named.
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
                                      const Caller& caller);
 
-  // With no lock held:
-  // kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
-  // again and opens what it finds. The kernel does so once, so no open is told twice; nor one whose thread is not known, but
-  // where looking again finds another object for sure. `kept` is to be let go once the open is done.
+  // Caller holds no lock:
+  // kStale if the nodeid that the kernel opens is not, or no longer, what the name means to this caller: the kernel then looks the
+  // name up again and opens the result. It does so once, so no open is told twice. An open of an unknown thread is told only if a
+  // second lookup is sure to find another object. The caller lets go of `kept` once the open is done.
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
-  // What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again. kNotFound: it has done so.
+  // For an object that was looked up and is gone when it is opened. kStale: fs/ answers ESTALE, and the kernel looks again. kNotFound: it has.
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   // As in store.h.
   Result<Stat> open_directory(ObjectId id, const Caller& caller);

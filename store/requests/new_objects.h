@@ -1,4 +1,4 @@
-// Objects that clients make: their ids and first attributes.
+// Makes the objects that clients create: their ids and first attributes.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ class NewObjects {
   struct Parts {
     const RequestClock& clock;
     uint32_t epoch;                      // of this mount
-    std::atomic<uint64_t>& next_number;  // in it
+    std::atomic<uint64_t>& next_number;  // in that epoch
   };
   explicit NewObjects(Parts parts) : parts_(parts) {}
 

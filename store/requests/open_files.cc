@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 // The object is locked.
 void OpenFiles::truncate_at_open(const ObjectPtr& object) {
-  if (object->size_bytes == 0 && !object->write_error) return parts_.changes.note_modified(object);  // of an empty file: a change all the same
+  if (object->size_bytes == 0 && !object->write_error) return parts_.changes.note_modified(object);  // an empty file: that counts as a change too
   object->units.clear();
   object->memory_file.reset();
   parts_.file_policy.expect_size(*object, object->size_bytes);
@@ -32,7 +32,7 @@ void OpenFiles::truncate_at_open(const ObjectPtr& object) {
   parts_.changes.content_changed(object);
 }
 
-// Does nothing for other bodies. Blocks for opening the file; no lock held.
+// Opens the backing file of a raw body; does nothing for other bodies. Blocks on the open. Caller holds no lock.
 Status OpenFiles::open_raw_file(const ObjectPtr& object) {
   auto lock = object->lock();
   const Place place = object->base.place;
@@ -42,12 +42,12 @@ Status OpenFiles::open_raw_file(const ObjectPtr& object) {
   if (!opened) return std::unexpected(error_of_volume(std::move(opened).error()));
   FilePtr raw = *std::move(opened);
   lock.lock();
-  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
+  // Not if the body was emptied since: then its bytes are in RAM, and its next version is another body.
   if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
   return {};
 }
 
-// As relatime has it, but for an hour in place of a day: eviction goes by it after a restart.
+// As relatime, but after an hour in place of a day: eviction goes by the read time after a restart.
 void OpenFiles::note_read_time(Object& object, const OpenRequest& request) {
   constexpr int64_t kHourNs = 3600LL * 1'000'000'000;
   if (!request.read || request.keeps_read_time || parts_.read_only || parts_.read_times == ReadTimes::kNever) return;
@@ -63,10 +63,10 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
   auto found = parts_.tree.get(id);
   if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
-  Tree::ForgetAfter forget(parts_.tree, object);  // unless it is opened
+  Tree::ForgetAfter forget(parts_.tree, object);  // unless the open succeeds
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
-  struct LetGo {  // once it has its handle
+  struct LetGo {  // releases `kept` once the object has its handle
     OpenFiles& files;
     ObjectPtr object;
     ~LetGo() {
@@ -85,7 +85,7 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
       tree.emplace(parts_.tree);  // for nlink
       lock = object->lock();
       if (!object->forgotten) break;
-      lock.unlock();  // it was idle; or it is gone, which get() tells
+      lock.unlock();  // it was forgotten as idle; or it is gone, which get() tells
       tree.reset();
       found = parts_.tree.get(id);
       if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
@@ -140,12 +140,12 @@ void OpenFiles::release(Handle* handle_pointer) {
     const auto lock = object->lock();
     return handle->changed ? std::optional(object->size_bytes) : std::nullopt;
   });
-  if (written_bytes) parts_.accesses.written(object->id, *written_bytes);  // while it is open, or it could go before that is told
+  if (written_bytes) parts_.accesses.written(object->id, *written_bytes);  // before the close: once closed it could be evicted
   {
     const auto lock = object->lock();
     if (handle->unflushed) {
       --object->unflushed_handles;
-      if (object->holds_room()) parts_.space.hope();  // what it replaced can go once it is sealed
+      if (object->holds_room()) parts_.space.hope();  // the object that it replaced can go once this one is sealed
     }
     parts_.in_place.judge(*handle);
     if (handle->request.write && --object->write_handles == 0) {
@@ -157,7 +157,7 @@ void OpenFiles::release(Handle* handle_pointer) {
   }
   if (last) parts_.cache.note_closed(object);
   if (last && !parts_.tree.stays_in_ram(*object)) parts_.tree.forget_when_idle(object);
-  parts_.counters.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
+  parts_.counters.open_handles.fetch_sub(1);  // last: a caller that sees 0 finds nothing held by a handle
 }
 
 // --- durability of one object ---
@@ -182,7 +182,7 @@ void OpenFiles::flush(Handle* handle, StatusCompletion done) {
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  // With `sync` also what is journaled already: it may not be synced, nor raw bytes, which leave nothing dirty here.
+  // With `sync` also if nothing is dirty: the body may be journaled and not synced; raw bytes leave nothing dirty here.
   if (!handle->request.write || !parts_.options.durable_close() || (!dirty && !parts_.options.durable_sync())) return done({});
   parts_.urgent.make_durable(object, parts_.options.durable_sync(), std::move(done));
 }
@@ -200,7 +200,7 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
 
 void OpenFiles::keep_new(ObjectId id, StatusCompletion done) {
   if (!parts_.options.durable_close()) return done({});
-  const ObjectPtr object = parts_.tree.find(id);  // none: it was journaled meanwhile, and was idle
+  const ObjectPtr object = parts_.tree.find(id);  // null: it was journaled meanwhile and forgotten as idle
   parts_.urgent.make_durable(object && object->is_regular() ? object : nullptr, parts_.options.durable_sync(), std::move(done));
 }
 
@@ -208,8 +208,8 @@ void OpenFiles::sync_directory(ObjectId directory, StatusCompletion done) {
   parts_.urgent.make_all_durable(bodies_of_names_in(directory), true, std::move(done));
 }
 
-// Bodies without which names of the directory cannot be journaled. One that is being written under the name that it was made
-// with is left out: it is absent after a crash, and whole or absent is what its name promises.
+// The bodies without which names of the directory cannot be journaled. A body that is being written under the name that it was made
+// with is left out: it is absent after a crash, and its name promises only whole or absent.
 std::vector<ObjectPtr> OpenFiles::bodies_of_names_in(ObjectId directory) {
   std::vector<ObjectPtr> bodies;
   const Tree::Read tree = parts_.tree.read();

@@ -1,4 +1,4 @@
-// Open and close, and what they promise.
+// Open and close, and the durability that they promise.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own: handles are the caller's, and what is open is counted with the object. Calls are made with no lock
-// held, and do not block but for open(), on the backing file of a raw file.
+// Thread-safe; no state of its own: the caller has the handles, and the object counts its opens. Callers hold no lock. Only open() blocks,
+// on the backing file of a raw file.
 class OpenFiles {
  public:
   struct Parts {

@@ -1,4 +1,4 @@
-// A write while it is tried and while it waits. Private to the files of WriteRequests.
+// The state of a write while it is tried and while it waits. Private to the files of WriteRequests.
 #pragma once
 
 #include <algorithm>
@@ -16,15 +16,15 @@ namespace kvcachefs {
 
 Error too_big_to_seal(const Object& object, uint64_t size_bytes);
 
-// What one try of a write lacks, and what it was given.
+// The resources that one try of a write lacks, and those that it was given.
 struct WriteRequests::WriteAttempt {
   Reservation memory;
   FileRequest file;
-  uint64_t memory_needed = 0;  // beside that for the loads
-  // Units of which it changes a part, and that have to be read first: the first and the last at most.
+  uint64_t memory_needed = 0;  // beside the memory for the loads
+  // Units that have to be read first, because the write changes a part of them: at most the first and the last.
   std::array<size_t, 2> loads{};
   size_t load_count = 0;
-  bool with_clones = false;  // what it read was held by others, too, or gone again, when it came: memory for copies as well
+  bool with_clones = false;  // units that it read had other holders by then, or were gone: next time it needs memory for copies too
 };
 
 // A write, or a zeroing, until it is answered.
@@ -33,8 +33,8 @@ struct WriteRequests::PendingWrite {
   Handle* handle = nullptr;  // null for zeroing
   WriteSource source;
   uint64_t zeros_left = 0;       // behind `source`
-  std::span<const std::byte> bytes_left;  // behind `source`: of a write that is large for the memory there is
-  std::unique_ptr<WaitingBytes::Kept> kept;  // what source.bytes and bytes_left point into once the caller's memory is gone
+  std::span<const std::byte> bytes_left;  // behind `source`, of a write that is large for the memory
+  std::unique_ptr<WaitingBytes::Kept> kept;  // a copy; source.bytes and bytes_left point into it once the caller's memory is gone
   WriteAttempt attempt;
   std::array<WantedUnits, 2> pins;  // of attempt.loads
   size_t written = 0;
@@ -44,7 +44,7 @@ struct WriteRequests::PendingWrite {
 
   uint64_t end() const { return source.offset + source.length() + zeros_left + bytes_left.size(); }
   std::span<const std::byte> rest() const { return {source.bytes.data(), source.bytes.size() + bytes_left.size()}; }
-  // What is left of the caller's bytes, before the caller's memory is gone. May block on the volume.
+  // Copies the bytes that are left, before the caller's memory is gone. May block on the volume.
   Status own_bytes(WaitingBytes& waiting) {
     if (source.bytes.empty() || kept) return {};
     KVC_ASSIGN(kept, waiting.keep(rest()));
@@ -52,7 +52,7 @@ struct WriteRequests::PendingWrite {
     return {};
   }
   bool has_its_bytes() const { return !kept || kept->in_memory(); }
-  // Before they are looked at; blocks on the volume. What they point to otherwise may be gone.
+  // Call before the bytes are read: the memory that they point into may have been put aside. Blocks on the volume.
   Status fetch_bytes() {
     if (has_its_bytes()) return {};
     KVC_TRY(kept->load());
@@ -71,12 +71,12 @@ struct WriteRequests::PendingWrite {
   void let_go_of_units() {
     for (WantedUnits& pin : pins) pin.release();
   }
-  // The body's lock is not held.
+  // Caller does not hold the lock of the body.
   void let_go_of_memory() {
     attempt.memory = Reservation();
     let_go_of_units();
   }
-  // Goes in pieces, so that the memory they take can be written out in between. False: that was the last.
+  // Goes on to the next piece. Pieces, so that the memory they take can be written out in between. False: that was the last.
   bool next_piece(uint64_t most_bytes) {
     constexpr uint64_t kPieceBytes = 4 * kMiB;
     if (!bytes_left.empty()) {

@@ -1,4 +1,4 @@
-// Requests of raw files go past the pool of memory, so they are bounded by themselves: no more is under way than keeps the volume busy.
+// Bounds the requests of raw files that are under way to as much as keeps the volume busy: their bytes do not count in the memory pool.
 #pragma once
 
 #include <cstddef>
@@ -12,19 +12,19 @@
 
 namespace kvcachefs {
 
-// Thread-safe; its lock is that of IoBudget, a leaf. One for each direction. Those that wait go on at the resumer, for they may block
-// and a turn may end on a thread of the volume.
+// Thread-safe; its lock is that of IoBudget, a leaf. One for each direction. Waiting requests go on at the resumer: they may block, and
+// a turn may end on a thread of the volume.
 class RawTurns {
  public:
   explicit RawTurns(Resumer& resumer) : resumer_(resumer) {}
 
-  // True: it is the turn of a request of `bytes`, until end().
+  // True: a request of `bytes` has its turn, until end().
   bool try_begin(uint64_t bytes) { return budget_.try_begin(bytes); }
-  // For one that was refused: `begin` runs once it is its turn, which counts by then.
+  // For a request that was refused: `begin` runs once it has its turn, which is counted by then.
   void wait(uint64_t bytes, IoBudget::Begin begin) { run(budget_.wait(bytes, std::move(begin))); }
   void end(uint64_t bytes) { run(budget_.end(bytes)); }
-  // The turn of a request, until it ends. A request that begins anew, for the file is another by now, ends it first: the others could be
-  // waiting for theirs with all that there are.
+  // The turn of a request, until end() or destruction. A request that begins anew (its file is another by now) ends its turn first:
+  // otherwise requests that hold all turns could wait for further ones.
   class Turn {
    public:
     Turn(RawTurns& of, uint64_t bytes) : of_(&of), bytes_(bytes) {}

@@ -1,4 +1,4 @@
-// Reads, and where data and holes lie. A read is answered from RAM; it is begun again once the units that it lacks have come.
+// Serves reads, and finds data and holes. A read is answered from RAM; it begins again once the units that it lacks have arrived.
 #include "store/requests/read_requests.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-// A read that is large for the memory there is.
+// A read that is large for the memory; it goes in pieces.
 struct ReadRequests::PieceByPiece {
   ObjectPtr object;
   uint64_t offset = 0;
@@ -68,20 +68,20 @@ void ReadRequests::load(const ObjectPtr& object, LoadRange range, std::shared_pt
 
 void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                                 Completion<ReadReply> done) {
-  // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
+  // The store also reads ahead inside the body, so that several requests to the volume are in flight.
   constexpr uint64_t kReadAheadBytes = 8 * kMiB;
   constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
   ReadPlan plan;
   {
     auto lock = object->lock();
-    if (FilePtr raw = object->raw) {  // since it was asked
+    if (FilePtr raw = object->raw) {  // it became raw since the call
       lock.unlock();
       return read_raw_in_turn(std::move(object), std::move(raw), offset, length, std::move(done));
     }
     plan = object->plan_read(offset, length);
   }
   if (!plan.lacks_units) {
-    if (pin) pin->release();  // the reply keeps what it needs
+    if (pin) pin->release();  // the reply holds the blocks that it needs
     if (attempts == 0) parts_.counters.read_bytes_from_ram.fetch_add(plan.length, std::memory_order_relaxed);
     return done(std::move(plan.reply));
   }
@@ -89,12 +89,12 @@ void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length
     return done(fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object->id.value)));
   if (attempts >= kMaxAttempts)
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
-  // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
+  // Reads ahead only in the first attempt: if memory is short, units read ahead of one reader push out those that another waits for.
   const size_t wanted = plan.wanted_last;
   const size_t ahead = attempts > 0 ? wanted : std::min<size_t>(plan.body_units, wanted + kReadAheadBytes / kUnitBytes);
   if (!pin) pin = std::make_shared<WantedUnits>();
-  pin->release();  // of a try before, from which the body has changed
-  // All of them, for what is there now may be given up before there is memory for what is not.
+  pin->release();  // units held by an earlier attempt; the body has changed since
+  // The whole range: units that are there now may be given up before there is memory for the others.
   load(object, {unit_of(offset), wanted, ahead}, pin,
        [this, object, offset, length = plan.length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
@@ -106,7 +106,7 @@ void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length
 
 void ReadRequests::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
   auto finish = [this, length, done = std::move(done)](Result<ReadReply> reply) mutable {
-    done(std::move(reply));  // its bytes are with the client now
+    done(std::move(reply));  // this hands the bytes to the client
     raw_turns_.end(length);
   };
   if (raw_turns_.try_begin(length)) return read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
@@ -133,7 +133,7 @@ void ReadRequests::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size
       return done(std::unexpected(std::move(result).error()));
     }
     parts_.counters.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
-    ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
+    ReadReply reply;  // bytes that the backing file does not have yet read as zeros: the vector is zeroed
     reply.bytes = length;
     reply.pieces.push_back({buffer->data(), length});
     reply.keep.push_back(std::move(buffer));
@@ -149,7 +149,7 @@ std::unexpected<Error> nothing_past(const Object& object, uint64_t offset) {
   return fail(Code::kNoData, fmt::format("object {}: neither data nor a hole past {}", object.id.value, offset));
 }
 
-// The backing file may be shorter than the body, and longer.
+// The backing file may be shorter or longer than the body.
 Result<uint64_t> seek_raw(File& raw, SeekFor what, uint64_t offset, uint64_t size_bytes) {
   auto found = what == SeekFor::kData ? raw.next_data(offset) : raw.next_hole(offset);
   if (what == SeekFor::kHole && !found && found.error().code == Code::kNoData) return offset;
@@ -165,10 +165,10 @@ void ReadRequests::seek(Handle* handle, SeekFor what, uint64_t offset, Completio
   seek_in(handle->object, what, offset, 0, std::move(done));
 }
 
-// Reads what it has to look into, ahead of where it is, and goes on there.
+// Searches; loads the next unit that it has to look into, with some units ahead, and then continues from there.
 void ReadRequests::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done) {
   constexpr size_t kUnitsAhead = 16;
-  constexpr int kMostInVain = 64;  // at one place: what was read may have to go before it is looked at
+  constexpr int kMostInVain = 64;  // loads of one place: a unit may be evicted before the search looks at it
   auto lock = object->lock();
   const uint64_t size_bytes = object->size_bytes;
   if (offset >= size_bytes) {
@@ -189,11 +189,11 @@ void ReadRequests::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int 
     return what == SeekFor::kHole ? done(size_bytes) : done(nothing_past(*object, offset));
   }
   lock.unlock();
-  // Nothing before that unit is what is looked for.
+  // No page before that unit is of the wanted kind.
   const uint64_t next = std::max(offset, *search.unread() * kUnitBytes);
   const size_t last = std::min<size_t>(*search.unread() + kUnitsAhead, div_ceil(size_bytes, kUnitBytes));
   const int attempts_there = next == offset ? attempts + 1 : 0;
-  auto pin = std::make_shared<WantedUnits>();  // until it was looked at
+  auto pin = std::make_shared<WantedUnits>();  // held until the search has looked at the unit
   load(object, {*search.unread(), *search.unread() + 1, last}, pin,
        [this, object, what, next, attempts_there, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));

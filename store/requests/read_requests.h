@@ -1,4 +1,4 @@
-// Reads of clients, and where data and holes lie.
+// Serves reads of clients, and finds data and holes.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe. A request is tried under the lock of the object; when it lacks units it lets go of the lock, has them loaded and is
-// tried again. Calls are made with no lock held, and do not block but for an extent being opened that is not in the cache.
+// Thread-safe. A request is tried under the lock of the object; if units are lacking it releases the lock, has them loaded, and is
+// tried again. Callers hold no lock. A call blocks only to open an extent that is not in the cache.
 class ReadRequests {
  public:
   struct Parts {
@@ -51,7 +51,7 @@ class ReadRequests {
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
-  // Begins to read what a request lacks, ahead of what is read ahead. See Loader::load().
+  // Begins to read the units that a request lacks, before units that are read ahead. See Loader::load().
   void load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   void seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done);
   void read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);

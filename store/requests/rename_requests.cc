@@ -18,11 +18,11 @@ Status RenameRequests::rename_now(Rename& rename) {
   return tree.rename(rename);
 }
 
-// The body is whole, or will be journaled as it is.
+// Checks that the body is whole, and that it will be journaled as it is now.
 Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source) {
   const auto lock = source->lock();
   if (source->write_error) return std::unexpected(*source->write_error);
-  // A version whose record went to another: its body is written anew.
+  // A version whose record went to another version: its body is written anew.
   if (!source->durable && source->is_regular() && !source->content_dirty()) {
     if (!parts_.changes.reserve_space(*source, source->size_bytes)) return std::unexpected(parts_.writes.no_space(*source, source->size_bytes));
     parts_.changes.content_changed(source);
@@ -35,7 +35,7 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
   parts_.probes.stored(caller.thread_id, new_parent, new_name);
   Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller.thread_id};
-  const auto forget = [this](const Rename& asked) {  // what was got for it, and has not changed
+  const auto forget = [this](const Rename& asked) {  // drops objects that were fetched for the rename and have not changed
     for (const ObjectPtr& object : asked.looked_at) parts_.tree.forget_when_idle(object);
   };
   auto finish = [this, forget](Rename asked, StatusCompletion reply) {
@@ -48,7 +48,7 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   };
   if (!parts_.options.durable_close()) return finish(std::move(rename), std::move(done));
 
-  // The body first: if it cannot be written the old name, and what it would replace, stay as they are.
+  // The body first: if it cannot be written, the old name and the object that it would replace stay as they are.
   const ObjectPtr source = object_to_rename(parent, name, caller);
   if (source) rename.looked_at.push_back(source);
   if (!source || !source->is_regular()) return finish(std::move(rename), std::move(done));
@@ -61,7 +61,7 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   });
 }
 
-// Null if there is none.
+// The object that the name means to the caller; null if there is none.
 ObjectPtr RenameRequests::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
   const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id));
   Tree::Write tree = parts_.tree.write();

@@ -1,4 +1,4 @@
-// Rename, as clients ask for it: what it needs of the body first, and when it is durable. What it does to names is done by the Tree.
+// Renames for clients: prepares the body first, and makes the result durable. The Tree makes the change of names.
 #pragma once
 
 #include <string_view>
@@ -16,7 +16,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own. Calls are made with no lock held; none blocks.
+// Thread-safe; no state of its own. Callers hold no lock; no call blocks.
 class RenameRequests {
  public:
   struct Parts {

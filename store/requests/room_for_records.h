@@ -1,5 +1,5 @@
-// Calls that leave more to be journaled than there was, new names and attributes, are refused where the volume is full. (That what they leave
-// is written in time is seen to by RecordWaiters.)
+// Refuses calls that add to what has to be journaled (new names and attributes) when the volume is full. (RecordWaiters bounds how much of
+// that is not journaled yet.)
 #pragma once
 
 #include <functional>
@@ -14,7 +14,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe, no state of its own. Leaf locks are taken: any but such may be held.
+// Thread-safe, no state of its own. It takes leaf locks: callers may hold any lock but a leaf.
 class RoomForRecords {
  public:
   struct Parts {
@@ -22,12 +22,12 @@ class RoomForRecords {
     SpaceWaiters& space_waiters;
     const VolumeRefusals& refusals;
     Counters& counters;
-    std::function<bool()> may_get_room;  // asked where there is none: chunks may be evicted, or other nodes make room
+    std::function<bool()> may_get_room;  // asked if there is no room: may chunks be evicted, or other nodes make room?
   };
   explicit RoomForRecords(Parts parts) : parts_(std::move(parts)) {}
 
   bool is_full() const { return parts_.space.free_bytes() == 0 && !parts_.may_get_room(); }
-  // The answer to a call that is refused because it is; `what` was to be recorded.
+  // The answer to a call that is refused because the volume is full; `what` names the change that was to be recorded.
   std::unexpected<Error> refuse(const std::string& what);
 
  private:

@@ -1,5 +1,5 @@
-// Writes of bodies, and zeroing. A request is tried under the object's mutex; when it lacks memory, bytes of the volume, or space, it
-// lets go of every lock, gets that, and is tried again. Nothing waits on a thread of the caller.
+// Writes of bodies, and zeroing. A request is tried under the object's mutex; if it lacks memory, bytes of the volume, or space, it
+// releases every lock, gets that, and is tried again. No request waits on the caller's thread.
 #include "store/requests/write_requests.h"
 
 #include <algorithm>
@@ -28,7 +28,7 @@ WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer
                                                  WriteAttempt& attempt) {
   Object& object = *object_pointer;
   const auto lock = object.lock();
-  if (object.raw) return Progress::kIsRaw;  // since it was asked
+  if (object.raw) return Progress::kIsRaw;  // it became raw since the call
   const bool zeroing = source.bytes.empty();
   uint64_t end = source.offset + source.length();
   if (zeroing) end = std::min(end, object.size_bytes);
@@ -45,7 +45,7 @@ WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer
     const uint64_t unit_start = index * kUnitBytes;
     return std::pair{std::max(source.offset, unit_start) - unit_start, std::min(end - unit_start, kUnitBytes)};
   };
-  auto hole = [&](size_t index) {  // zeroing what is zeros already
+  auto hole = [&](size_t index) {  // zeroing a unit that is zeros already
     const Unit* unit = object.unit_or_null(index);
     return zeroing && !object.needs_load(index) && (unit == nullptr || !unit->block);
   };
@@ -55,7 +55,7 @@ WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer
     const uint64_t unit_bytes = unit_length(object.size_bytes, index);
     if (object.needs_load(index) && (begin > 0 || stop < unit_bytes)) {
       attempt.loads.at(attempt.load_count++) = index;
-      // What is read has a block for what the unit is now.
+      // The unit is read into a block of its present size.
       if (attempt.with_clones || stop > unit_bytes) needed += MemoryPool::block_bytes(std::max(stop, unit_bytes));
       continue;
     }
@@ -85,8 +85,8 @@ WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer
   return Progress::kDone;
 }
 
-// Tries as long as memory can be had at once, or with none but what its blocks have; pieces one after the other. kDone:
-// `written` is set.
+// Tries the pieces one after the other as long as memory can be had at once (`takes_memory`), or with only the memory that their
+// blocks have. kDone: `written` is set.
 WriteRequests::Progress WriteRequests::push_write(PendingWrite& pending, bool takes_memory) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
@@ -98,7 +98,7 @@ WriteRequests::Progress WriteRequests::push_write(PendingWrite& pending, bool ta
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
-      pending.attempt.memory = Reservation();  // or its bytes would count twice
+      pending.attempt.memory = Reservation();  // released first, or its bytes would count twice
       if (pending.attempt.file.wanted) {
         if (parts_.cache.get_file(pending.attempt.file, MemoryFor::kWriter)) continue;
         return progress;
@@ -107,14 +107,14 @@ WriteRequests::Progress WriteRequests::push_write(PendingWrite& pending, bool ta
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
-    pending.attempt.file.grows.reset();  // while it waits its memory file can be spilled
+    pending.attempt.file.grows.reset();  // the memory file can be spilled while the write waits
     return progress;
   }
 }
 
-// After what it needed was loaded, with what it was given for the rest.
+// Goes on after the units that it needed were loaded, with the memory that it was given for the rest.
 void WriteRequests::continue_write(std::shared_ptr<PendingWrite> pending) {
-  if (!pending->has_its_bytes())  // this may be a thread of the volume
+  if (!pending->has_its_bytes())  // not here: this may be a thread of the volume
     return parts_.resumer.answer_later([this, pending] {
       if (fetch_bytes_of(pending)) continue_write(pending);
     });
@@ -123,7 +123,7 @@ void WriteRequests::continue_write(std::shared_ptr<PendingWrite> pending) {
   proceed(pending, progress);
 }
 
-// Gets the memory for all of a write and for the parts of the body that it needs, and begins to read those; or nothing.
+// Gets the memory for a whole write and for the units that it needs, and begins to read those. False: got nothing and began nothing.
 bool WriteRequests::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
   pending->let_go_of_memory();
   WriteAttempt& lacks = pending->attempt;
@@ -134,7 +134,7 @@ bool WriteRequests::begin_write_loads(const std::shared_ptr<PendingWrite>& pendi
     lacks.memory = parts_.cache.reserve(lacks.memory_needed, MemoryFor::kWriter);
     begun = lacks.memory.bytes() > 0;
   }
-  auto waiter = std::make_shared<LoadWaiter>();  // never comes to an end if not all of them begin
+  auto waiter = std::make_shared<LoadWaiter>();  // never finishes if not all loads begin
   for (size_t i = 0; i < loads.size() && begun; ++i)
     begun = parts_.loader.start(pending->object, {loads[i], loads[i] + 1, loads[i] + 1}, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
   if (!begun) {
@@ -150,10 +150,10 @@ bool WriteRequests::begin_write_loads(const std::shared_ptr<PendingWrite>& pendi
   return true;
 }
 
-// True: it goes on, or is answered.
+// True: the write goes on, or is answered.
 bool WriteRequests::retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
   if (!pending->has_its_bytes()) {
-    if (!attempt.may_take) return false;  // those of one at a time are read
+    if (!attempt.may_take) return false;  // the parked bytes of one write at a time are read
     if (!fetch_bytes_of(pending)) return true;
   }
   const Progress progress = push_write(*pending, attempt.may_take);
@@ -167,7 +167,7 @@ bool WriteRequests::retry_write(const std::shared_ptr<PendingWrite>& pending, Me
   return true;
 }
 
-// False: they do not come back, and it has been answered. Blocks on the volume.
+// False: the bytes could not be read back, and the write has been answered. Blocks on the volume.
 bool WriteRequests::fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending) {
   Status status = pending->fetch_bytes();
   if (status) return true;
@@ -205,7 +205,7 @@ void WriteRequests::proceed(const std::shared_ptr<PendingWrite>& pending, Progre
   if (progress == Progress::kNeedsSpace) {
     pending->let_go_of_memory();
     pending->put_bytes_aside();
-    const bool can_fit = pending->end() <= parts_.space.limit_bytes();  // else nothing is evicted for it
+    const bool can_fit = pending->end() <= parts_.space.limit_bytes();  // if not, nothing is evicted for it
     if (can_fit && parts_.space_waiters.wait(pending->turn_for_room, [this, pending] {
           if (!fetch_bytes_of(pending)) return;
           proceed(pending, push_write(*pending, parts_.cache.may_take(MemoryFor::kWriter)));
@@ -222,7 +222,7 @@ void WriteRequests::proceed(const std::shared_ptr<PendingWrite>& pending, Progre
   wait_to_write(pending, pending->attempt.memory_needed);
 }
 
-// The body became a raw file while this waited: it begins anew there, with what is left of it.
+// The body became a raw file while the write waited: the rest of the write begins anew there.
 void WriteRequests::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
   pending->let_go_of_memory();
   pending->attempt = WriteAttempt();

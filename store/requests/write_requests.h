@@ -1,4 +1,4 @@
-// Changes of bytes by clients: writes, sizes and holes, of bodies and of raw files (1:1 with a backing file, without checksums).
+// Changes of bytes by clients: writes, sizes and holes of bodies, and of raw files (1:1 with a backing file, without checksums).
 #pragma once
 
 #include <cstddef>
@@ -33,9 +33,9 @@
 
 namespace kvcachefs {
 
-// Thread-safe. A request is tried under the lock of the object; when it lacks memory, bytes of the volume, or space, it lets go of
-// every lock, gets that, and is tried again: the body can be raw by then, or not any more. Calls are made with no lock held. They
-// may block on raw files, and on bytes that are put aside (WaitingBytes).
+// Thread-safe. A request is tried under the lock of the object; if it lacks memory, bytes of the volume, or space, it releases every
+// lock, gets that, and is tried again: the body may have become raw by then, or ceased to be raw. Callers hold no lock. Calls may block
+// on raw files, and on bytes that are put aside (WaitingBytes).
 class WriteRequests {
  public:
   struct Parts {
@@ -58,16 +58,16 @@ class WriteRequests {
     Resumer& resumer;
     Counters& counters;
     const LiveOptions& options;
-    std::function<Status(const Object&)> check_may_change;  // an error: bytes of this object are not to be changed (it is of a peer)
+    std::function<Status(const Object&)> check_may_change;  // an error: this node may not change the object's bytes (it is a peer's)
   };
   explicit WriteRequests(Parts parts) : parts_(std::move(parts)), raw_turns_(parts_.resumer) {}
 
   // `bytes` is copied before the call returns, also when the completion comes later.
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
-  // That it is a change by this handle, or by path, was noted (InPlaceChanges).
+  // Caller has noted the change, by its handle or by path, with InPlaceChanges.
   void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
-  // Of a truncation by this handle, or by path (null).
+  // The kind of a truncation by this handle, or by path (null).
   static Resize kind_of_truncation(Handle* handle);
 
   Error no_space(const Object& object, uint64_t bytes) const;
@@ -79,7 +79,7 @@ class WriteRequests {
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
   struct WriteAttempt;
   struct PendingWrite;
-  // Bytes of a write, or `length` zeros (then without extending the file).
+  // The bytes of a write, or `zeros` zeros (these do not extend the file).
   struct WriteSource {
     uint64_t offset = 0;
     std::span<const std::byte> bytes;

@@ -1,4 +1,4 @@
-// Raw bodies: files 1:1 with a backing file, without checksums. How a file becomes one, and its requests, which go to the
+// Raw bodies: files 1:1 with a backing file, without checksums. Makes a file raw, and serves its requests, which go to the
 // volume at once.
 #include <algorithm>
 
@@ -9,13 +9,13 @@
 
 namespace kvcachefs {
 
-// A file sized far beyond a chunk becomes 1:1 with a backing file. kBusy: it is not empty any more, or raw already, for another
-// request came first. Blocks for making that file. No lock held.
+// Makes a file, sized far beyond a chunk, 1:1 with a backing file. kBusy: another request came first, and the file is not empty
+// any more, or already raw. Blocks to make the backing file. Caller holds no lock.
 Status WriteRequests::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   KVC_ASSIGN(Extents::Made made, parts_.extents.make(PlaceKind::kRaw));
   Status sized = made.file->truncate(size_bytes);
   const auto lock = object->lock();
-  if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
+  if (!sized || object->raw || object->size_bytes > 0) {  // it failed, or another request wrote or sized the file
     parts_.discards.remove_later(made.id, PlaceKind::kRaw);
     if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
     return sized;
@@ -24,7 +24,7 @@ Status WriteRequests::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   object->units.clear();
   object->memory_file.reset();
   object->expected_bytes = 0;
-  object->cut_allocated(0);  // its blocks are the file's
+  object->cut_allocated(0);  // allocated blocks now belong to the backing file
   parts_.changes.give_room_up(*object);
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
@@ -36,13 +36,13 @@ Status WriteRequests::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   return {};
 }
 
-// Blocks for the truncation of the file. If the body ceased to be raw meanwhile, it begins anew. No lock held.
+// Blocks to truncate the backing file. Begins anew if the body ceased to be raw meanwhile. Caller holds no lock.
 void WriteRequests::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
-  // Nothing to do in the file where it only grows: what it lacks reads as zeros.
+  // If the body only grows, the backing file need not change: bytes that it lacks read as zeros.
   if (how != Resize::kAtLeast)
     if (Status status = parts_.raw_space.set_size(*raw, size_bytes); !status) return done(std::move(status));
   ExtentId extent;
-  if (raw_extent(*object, raw, extent)) parts_.raw_space.measure(extent, *raw);  // what was cut off is room at once
+  if (raw_extent(*object, raw, extent)) parts_.raw_space.measure(extent, *raw);  // so that blocks that were cut off count as free at once
   parts_.space.hope();
   {
     auto lock = object->lock();
@@ -59,7 +59,7 @@ void WriteRequests::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_byte
   done({});
 }
 
-// `size` of the file now.
+// `size` is the present size of the file.
 void WriteRequests::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset,
                                  uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
@@ -67,7 +67,7 @@ void WriteRequests::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, A
   auto finish = [this, object, raw, mode, offset, length, end, extends, done = std::move(done)](Status status) mutable {
     {
       auto lock = object->lock();
-      if (object->raw != raw) {  // emptied while this waited: it begins anew
+      if (object->raw != raw) {  // the file was emptied while this waited: begin anew
         lock.unlock();
         return allocate_in(std::move(object), mode, offset, length, std::move(done));
       }
@@ -94,21 +94,21 @@ void WriteRequests::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, A
     Status taken = raw->allocate(offset, length);
     claim.reset();
     parts_.raw_space.measure(extent, *raw);
-    if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
+    if (!taken && taken.error().code == Code::kUnsupported) return {};  // this file system cannot allocate: the file stays sparse
     return taken;
   };
   parts_.space_waiters.with_room(std::move(take), std::move(finish));
 }
 
-// False: it is no raw file any more, or another one.
+// False: the object is not raw any more, or is another raw file.
 bool WriteRequests::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent) {
   const auto lock = object.lock();
   extent = object.base.place.extent;
   return object.raw == raw;
 }
 
-// The object is locked. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
-// and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
+// The object is locked. After a failed write close and rename fail until the missing bytes were written (as pools of chunks do), or the
+// file was emptied. Reason: a client that writes through a mapping gets no error, and the size may have grown over missing bytes.
 void WriteRequests::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
   if (object.raw != raw) return;
   if (!status) {
@@ -119,8 +119,8 @@ void WriteRequests::note_raw_write(Object& object, const FilePtr& raw, uint64_t 
   }
 }
 
-// Room for what it may allocate is set aside first, and counted as the file's once the write has ended. Where there is none the turn ends:
-// others need no room, or less. `kept`: what `bytes` point into, if they are not the caller's.
+// First reserves the most that the write may allocate; it counts as the file's once the write has ended. If there is no room the turn ends:
+// other writes need no room, or less. `kept`: the memory that `bytes` point into, if that is not the caller's.
 void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                               std::unique_ptr<WaitingBytes::Kept> kept, RawTurns::Turn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
@@ -157,7 +157,7 @@ void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std:
   parts_.space_waiters.with_room(std::move(find_room), std::move(go_on));
 }
 
-// It has waited for room, which it keeps while it waits for its turn: turns end by themselves.
+// For a write that has waited for room. It keeps the room while it waits for its turn: turns end by themselves.
 void WriteRequests::write_claimed_raw(Handle* handle, FilePtr raw, uint64_t offset, uint64_t length, std::unique_ptr<WaitingBytes::Kept> kept,
                                       RawSpace::Claim claim, Completion<size_t> done) {
   auto begin = [this, handle, raw = std::move(raw), offset, length, kept = std::move(kept), claim = std::move(claim),
@@ -180,7 +180,7 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
   bool grows = false;
   {
     auto lock = object->lock();
-    if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
+    if (object->raw != raw) {  // emptied meanwhile: it is not raw any more, or is another raw file
       lock.unlock();
       claim = {};
       turn.end();
@@ -198,7 +198,7 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
       ++object->unflushed_handles;
     }
   }
-  if (grows && parts_.volume.features().filesystem == "xfs")  // it would allocate far more than is written
+  if (grows && parts_.volume.features().filesystem == "xfs")  // XFS would allocate far more than is written
     if (Status grown = parts_.raw_space.grow(*raw, offset + bytes.size()); !grown) log::debug("{}", grown.error().message);
   auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   std::vector<IoRequest> requests(1);
@@ -209,12 +209,12 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
   requests[0].done = [this, kept, offset, object, raw = std::move(raw), claim = std::move(claim),
                       turn = std::move(turn), done = std::move(done)](Result<size_t> result) mutable {
     const MustNotBlock completing;
-    claim = {};  // it ended
+    claim = {};  // the write has ended
     turn.end();
     if (!result) parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {
       const auto lock = object->lock();
-      // Not before: a sync in between would not have had it. Emptied meanwhile: the file was, or is about to be, removed.
+      // Only now: a sync before the end of the write would not cover it. If emptied meanwhile, the file is or will be removed.
       if (object->raw == raw) parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
       note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
@@ -224,7 +224,7 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
   parts_.volume.submit(std::move(requests));
 }
 
-// --- one after the other, where more is asked for than keeps the volume busy ---
+// --- turns, for more requests than keep the volume busy ---
 
 void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                                       Completion<size_t> done) {
@@ -240,7 +240,7 @@ void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offs
       return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
     }
     const auto its_bytes = kept->bytes();
-    write_raw(handle, std::move(raw), offset, its_bytes, std::move(kept), std::move(turn), std::move(done));  // which takes a copy
+    write_raw(handle, std::move(raw), offset, its_bytes, std::move(kept), std::move(turn), std::move(done));  // copies its_bytes
   });
 }
 

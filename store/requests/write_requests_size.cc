@@ -1,4 +1,4 @@
-// The size of a body and its holes: truncate, allocate, punch and zero.
+// Changes the size of a body and its holes: truncate, allocate, punch and zero.
 #include <algorithm>
 #include <tuple>
 
@@ -9,10 +9,10 @@
 
 namespace kvcachefs {
 
-// When a write with O_DIRECT, or an asynchronous one, fails that would have made the file longer, the kernel truncates it to the
-// size that it knows, by the same handle and before the caller hears of the failure. Neither that request nor the write differs
-// from one of another kind. So the first truncation by a handle after a failed write through it counts as the kernel's. A caller
-// who empties the file to write something else does so by path, or opens it with O_TRUNC.
+// If a write with O_DIRECT, or an asynchronous one, that would have made the file longer fails, the kernel truncates the file to the
+// size that it knows, by the same handle and before the caller learns of the failure. Nothing marks that truncation, nor such a
+// write. So the first truncation by a handle after a failed write through it counts as the kernel's. A caller that empties
+// the file to write something else does so by path, or opens it with O_TRUNC.
 Resize WriteRequests::kind_of_truncation(Handle* handle) {
   if (handle == nullptr) return Resize::kExactly;
   const auto lock = handle->object->lock();
@@ -31,20 +31,20 @@ void WriteRequests::resize(ObjectPtr object, uint64_t size_bytes, Resize how, St
     become_raw = !raw && size_bytes > parts_.options.raw_above_bytes() && object->size_bytes == 0;
     grows = size_bytes > object->size_bytes;
   }
-  // Nothing is evicted for what cannot fit.
+  // Nothing is evicted for a size that cannot fit.
   if ((raw || grows) && size_bytes > parts_.space.limit_bytes()) return done(std::unexpected(no_space(*object, size_bytes)));
   if (raw || become_raw) {
     if (!become_raw) return resize_raw(std::move(object), std::move(raw), size_bytes, how, std::move(done));
     Status made = make_raw(object, size_bytes);
     if (made || made.error().code != Code::kBusy) return done(std::move(made));
-    return resize(std::move(object), size_bytes, how, std::move(done));  // it is not empty any more, or raw already
+    return resize(std::move(object), size_bytes, how, std::move(done));  // again: it is not empty any more, or already raw
   }
   if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
   resize_body(std::move(object), size_bytes, how, std::move(done));
 }
 
-// The unit that the new end cuts may be held by others, and is cloned then. One that lies in the spill file alone is read first: what is left
-// of it is written there again, and must not be looked for there meanwhile.
+// If the unit that the new end cuts has other holders, it is cloned. If it lies in the spill file only, it is read first: its rest is written
+// there again, and must not be read from there meanwhile.
 void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   bool cuts = false, cuts_spilled = false;
   {
@@ -68,7 +68,7 @@ void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize ho
   if (!retry(now)) parts_.cache.wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry), [shared_done](Error why) { (*shared_done)(std::unexpected(std::move(why))); });
 }
 
-// What was read is held until it was tried once: it may have to go before this has the memory or the room that it waits for, and is read again.
+// Holds the unit that was read for one try only: it may be evicted before the resize has the memory or room that it waits for; then it is read again.
 void WriteRequests::load_and_resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   const size_t unit = unit_of(size_bytes);
   auto pin = std::make_shared<WantedUnits>();
@@ -87,7 +87,7 @@ void WriteRequests::resize_with(ObjectPtr object, uint64_t size_bytes, Resize ho
       [this, object, size_bytes, how, memory_bytes, memory = std::move(memory)]() mutable {
         if (memory.bytes() < memory_bytes) memory = parts_.cache.reserve(memory_bytes, MemoryFor::kWriter);  // once more
         Status resized = resize_now(object, size_bytes, how, memory);
-        memory = Reservation();  // what waits for room holds no memory that others may need to make some
+        memory = Reservation();  // a call that waits for room holds no memory: others may need it to make room
         return resized;
       },
       [this, again = object, size_bytes, how, done = std::move(done)](Status status) mutable {
@@ -109,7 +109,7 @@ Status WriteRequests::resize_now(const ObjectPtr& object, uint64_t size_bytes, R
   if (cuts && memory.bytes() < kUnitBytes)
     return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
   if (cuts && object->is_cut_in_the_spill_file(size_bytes)) return fail(Code::kBusy, "it was spilled while this waited: once more");
-  // Also for less than before: the body is written anew as a whole.
+  // Also for a smaller size: the whole body is written anew.
   if (!parts_.changes.reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
@@ -121,7 +121,7 @@ Status WriteRequests::resize_now(const ObjectPtr& object, uint64_t size_bytes, R
   object->note_cut(size_bytes, how);
   if (size_bytes == 0) {
     object->written_anew = true;
-    object->memory_file.reset();  // else it would be held with nothing in it
+    object->memory_file.reset();  // otherwise it would be held without a block in it
   }
   if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) parts_.files.expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
@@ -138,7 +138,7 @@ void WriteRequests::allocate(Handle* handle, AllocateMode mode, uint64_t offset,
   allocate_in(handle->object, mode, offset, length, std::move(done));
 }
 
-// Begins anew where the body became raw, or ceased to be, while it waited.
+// Begins anew if the body became raw, or ceased to be raw, while the call waited.
 void WriteRequests::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
   if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
@@ -153,7 +153,7 @@ void WriteRequests::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t of
   }
   const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
   if (extends && !raw) {
-    // Sized first (that decides whether the body becomes raw), then this call again for what the mode adds.
+    // Sizes the body first (that decides whether it becomes raw), then calls itself for the rest that the mode asks for.
     return resize(object, end, Resize::kAtLeast, [this, object, mode, offset, length, done = std::move(done)](Status status) mutable {
       if (!status) return done(std::move(status));
       allocate_in(std::move(object), mode, offset, length, std::move(done));
@@ -163,7 +163,7 @@ void WriteRequests::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t of
   if (mode != AllocateMode::kPunchHole && end > parts_.space.limit_bytes()) return done(std::unexpected(no_space(*object, end)));
   if (mode != AllocateMode::kPunchHole) {
     auto reserve = [this, object, offset, end] { return take_room_for(object, offset, end); };
-    if (mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize)  // ... and then it is zeroed
+    if (mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize)  // zeros the range afterwards
       done = [this, object, offset, length, done = std::move(done)](Status status) mutable {
         if (!status) return done(std::move(status));
         allocate_in(std::move(object), AllocateMode::kPunchHole, offset, length, std::move(done));
@@ -175,21 +175,21 @@ void WriteRequests::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t of
     return parts_.space_waiters.with_room(std::move(reserve), std::move(go_on));
   }
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
-  if (zeroed == 0) {  // behind the end: a change all the same
+  if (zeroed == 0) {  // the range lies behind the end: that counts as a change too
     const auto lock = object->lock();
     parts_.changes.note_modified(object);
   }
   zero_range(object, offset, zeroed, std::move(done));
 }
 
-// kBusy: it became raw.
+// kBusy: the body became raw.
 Status WriteRequests::take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end) {
   const auto lock = object->lock();
   if (object->raw) return fail(Code::kBusy, "it became raw while this waited");
   const uint64_t bytes = std::max(end, object->size_bytes);
   const auto before = std::pair(object->allocated_from, object->allocated_to);
   object->note_allocated(align_down(offset, kBlockBytes), align_up(end, kBlockBytes));
-  // A body that is to be sealed takes its room along; one that is sealed has its own, and this is for the next version.
+  // A dirty body takes the room along with its next seal; a clean one has its own room already, and this is for its next version.
   const bool taken = object->content_dirty() ? parts_.changes.reserve_space(*object, bytes) : parts_.changes.keep_room(*object, /*may_wait=*/true);
   if (!taken) {
     std::tie(object->allocated_from, object->allocated_to) = before;

@@ -11,10 +11,10 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kBatchBytes = 256 * kMiB;  // sealed before the journal hears of it
+constexpr uint64_t kBatchBytes = 256 * kMiB;  // sealed before one commit
 constexpr size_t kBatchBodies = 8192;
-constexpr int kMostFailedCommits = 50;        // 100 ms apart (take_drains()), before a drain is told
-constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is sealed when left alone this long
+constexpr int kMostFailedCommits = 50;        // 100 ms apart (take_drains()), before a drain is answered with the error
+constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is sealed after this long without a write
 
 }  // namespace
 
@@ -35,7 +35,7 @@ void BulkLane::stop() {
 void BulkLane::run() {
   while (true) {
     if (!parts_.dirty.wait_for_work() || !parts_.dirty.wait_out(std::chrono::milliseconds(parts_.options.flush_interval_ms()))) return;
-    // Under pressure at once again, as long as it helps; else there is time until the next interval.
+    // Under memory pressure it runs again at once, as long as that helps; otherwise after the next interval.
     bool helped = step(false);
     while (helped && !stopping_ && memory_is_wanted()) helped = step(false);
     if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -61,7 +61,8 @@ std::vector<Snapshot> BulkLane::choose(bool force, Sealer::Promise promise, Rema
         }
         const bool may_be = object->nlink > 0 && object->can_be_recorded() && object->sealable();
         ready = may_be && (force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
-        // Time alone makes it ready. Whoever makes another so kicks the lane: an idle mount is not woken for what stays open.
+        // Time alone will make it ready. Any other body is made ready by a call that wakes the lane, so a file that stays open does not
+        // wake an idle mount.
         remaining.some |= may_be || object->sealing;
       }
       Snapshot snapshot;
@@ -73,11 +74,11 @@ std::vector<Snapshot> BulkLane::choose(bool force, Sealer::Promise promise, Rema
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
         chosen.emplace_back(0, std::move(snapshot));
       }
-      kept.push_back(std::move(object));  // leaves the queue when it is found clean
+      kept.push_back(std::move(object));  // it leaves the queue when it is found clean
     }
   }
   parts_.dirty.put_back_content(std::move(kept));
-  // Bodies of one prefix next to each other, in prefix order, as far as probes and creates told it.
+  // Places bodies of one prefix next to each other, in prefix order, as far as probes and creates told the order.
   std::unordered_map<ObjectId, uint64_t> rank;
   for (ObjectId id : parts_.accesses.lay_out(layout)) rank.emplace(id, rank.size());
   for (auto& [position, snapshot] : chosen) {
@@ -90,17 +91,17 @@ std::vector<Snapshot> BulkLane::choose(bool force, Sealer::Promise promise, Rema
   return snapshots;
 }
 
-// With what each waits for. Those that waited too long for a journal that takes nothing are answered.
+// Takes the drains, and lists the bodies that each waits for. Answers drains that waited too long for a journal that takes nothing.
 std::vector<BulkLane::Drain> BulkLane::take_drains() {
   std::vector<Drain> drains;
-  std::optional<Error> failed;  // the commit before this
-  parts_.dirty.begin_round();         // before they are taken: one that comes meanwhile has another round
+  std::optional<Error> failed;  // of the previous commit
+  parts_.dirty.begin_round();         // before they are taken: a drain that comes meanwhile gets another round
   {
     std::lock_guard lock(mutex_);
     drains.swap(drains_);
     failed = std::exchange(commit_error_, std::nullopt);
   }
-  if (failed)  // what they wait for is dirty again, for as long as the journal takes nothing
+  if (failed)  // the bodies that they wait for are dirty again, as long as the journal takes nothing
     std::erase_if(drains, [&](Drain& drain) {
       if (!drain.listed || ++drain.failed_commits < kMostFailedCommits) return false;
       drain.done(std::unexpected(*failed));
@@ -109,13 +110,13 @@ std::vector<BulkLane::Drain> BulkLane::take_drains() {
   if (failed && parts_.background) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   for (Drain& drain : drains) {
     if (std::exchange(drain.listed, true)) continue;
-    if (drain.sync && !parts_.relocator.is_in_vain()) parts_.relocator.move_all();  // or there is no mark, and who asked would be refused
+    if (drain.sync && !parts_.relocator.is_in_vain()) parts_.relocator.move_all();  // otherwise there is no mark, and the caller is refused
     drain.bodies = finished_dirty_bodies(drain.for_room);
   }
   return drains;
 }
 
-// Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
+// Seals a batch, or spills a body if none is ready and memory is short. False: it achieved nothing. `status`: the result of the seals.
 bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& remaining, Status& status) {
   if (!parts_.refusals.may_try() || (parts_.refusals.journal_lacks_room() && records_wait())) {
     remaining.some = true;
@@ -125,7 +126,7 @@ bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& rem
   std::vector<Snapshot> snapshots = choose(force, promise, remaining);
   if (snapshots.empty()) {
     const bool spilled = memory_is_wanted() && parts_.spiller.spill_one();
-    // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
+    // Nothing is left to try, unless a spill failed a moment ago: the next writer finds out whether the volume takes bytes again.
     if (!spilled && parts_.refusals.may_try()) parts_.refusals.succeeded();
     return spilled;
   }
@@ -144,7 +145,7 @@ bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& rem
     commit_error_ = std::move(committed).error();
   };
   parts_.commits.add(std::move(request));
-  return helped;  // else the next try is as good as this one was, and can wait
+  return helped;  // if not, the next try is no better than this one and can wait
 }
 
 bool BulkLane::records_wait() const {
@@ -163,10 +164,10 @@ void BulkLane::commit_pending_names(Remaining& remaining) {
   if (parts_.commits.idle())
     parts_.commits.add(std::move(request));
   else
-    remaining.some = true;  // one at a time: what is in work may take them along, else the next turn sees
+    remaining.some = true;  // one at a time: the commit in progress may take the names along; otherwise the next turn does
 }
 
-// Leaves those that still wait. False: none of them is answered by a commit.
+// Answers drains whose bodies are journaled, by a commit, and leaves those that still wait. False: no commit was added.
 bool BulkLane::settle_drains(std::vector<Drain>& drains, const Status& status) {
   bool any = false;
   std::vector<Drain> waiting;
@@ -175,7 +176,7 @@ bool BulkLane::settle_drains(std::vector<Drain>& drains, const Status& status) {
     std::erase_if(drain.bodies, [for_room = drain.for_room](const auto& body) {
       const auto lock = body.first->lock();
       const Object& object = *body.first;
-      if (for_room && object.promises_room() && !object.sealing) return true;  // by now: it waits for the room that this drain is to make
+      if (for_room && object.promises_room() && !object.sealing) return true;  // promised since: it waits for the room that this drain is to make
       return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
     tree.unlock();
@@ -213,7 +214,7 @@ bool BulkLane::step(bool force) {
   return any;
 }
 
-// What a drain that begins now waits for.
+// The bodies that a drain that begins now waits for, with their versions.
 std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies(bool for_room) {
   std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
   const Tree::Read tree = parts_.tree.read();  // for nlink
@@ -241,7 +242,7 @@ void BulkLane::drain_for_room(StatusCompletion done) {
 }
 
 void BulkLane::add(Drain drain) {
-  // Calls that wait for room, one after another, are no reason to hurry: what came back since is.
+  // Calls that wait for room, one after another, are no reason to try the volume at once; space that came back is one.
   if (!drain.for_room) parts_.refusals.try_soon();
   {
     std::lock_guard lock(mutex_);

@@ -1,5 +1,5 @@
-// Seals what is finished, every `flush_interval_ms`, or at once under memory pressure; spills where nothing is. Bodies of one prefix
-// lie next to each other, as far as probes and creates told the order.
+// Seals finished bodies every `flush_interval_ms`, or at once under memory pressure; spills a body if none is finished. Bodies of one
+// prefix lie next to each other, as far as probes and creates told the order.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe but for step(), which one thread runs at a time: kvc-bulk between start() and stop(), else the owner's. mutex_ is a leaf.
+// Thread-safe but for step(), which one thread runs at a time: kvc-bulk between start() and stop(), otherwise the owner's. mutex_ is a leaf.
 class BulkLane {
  public:
   struct Parts {
@@ -51,15 +51,15 @@ class BulkLane {
   void start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
-  // One turn; with `force` also what is open for writing and was not silent for a while. True: it wrote something, and the next turn
-  // may find more.
+  // Runs one turn; with `force` also seals bodies that are open for writing and were written a moment ago. True: it wrote something, and the
+  // next turn may find more.
   bool step(bool force);
-  // Answers once everything that is finished and dirty now is journaled; with `sync` on the medium, and said to be.
+  // Answers once everything that is finished and dirty now is journaled; with `sync`, synced and covered by a mark.
   void drain(bool sync, StatusCompletion done);
-  // The same for a volume that is full: what fallocate promised room to, for another version, is not sealed where that would end the
-  // promise, and not waited for. To seal it gives nothing back.
+  // The same for a full volume: a body for whose next version fallocate promised room is neither sealed, if that would end the promise,
+  // nor waited for. Sealing it gives no space back.
   void drain_for_room(StatusCompletion done);
-  void finish() { parts_.sealer.finish(target_); }  // at the end: its pack takes no more
+  void finish() { parts_.sealer.finish(target_); }  // at the end: closes its pack
 
  private:
   struct Drain {
@@ -67,12 +67,12 @@ class BulkLane {
     bool for_room = false;
     StatusCompletion done;
     bool listed = false;
-    int failed_commits = 0;  // while it waited
+    int failed_commits = 0;  // since it waits
     std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
   };
   struct Remaining {
-    bool some = false;     // to be looked at after an interval
-    bool at_once = false;  // ready, but more than fits one batch
+    bool some = false;     // there are bodies to look at after an interval
+    bool at_once = false;  // there are ready bodies that did not fit in the batch
   };
   void run();
   bool memory_is_wanted() const { return parts_.pool.under_pressure() || !parts_.cache.nobody_waits(); }
@@ -86,11 +86,11 @@ class BulkLane {
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies(bool for_room);
 
   const Parts parts_;
-  PackTarget target_;  // step()'s
+  PackTarget target_;  // used by step()
   std::atomic<bool> stopping_{false};
   LeafMutex mutex_;
-  std::optional<Error> commit_error_;  // of the last commit of the lane that failed
-  std::vector<Drain> drains_;          // answered once what they list is journaled
+  std::optional<Error> commit_error_;  // of the lane's last failed commit
+  std::vector<Drain> drains_;          // each is answered once the bodies that it lists are journaled
   std::thread thread_;
 };
 

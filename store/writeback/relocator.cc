@@ -6,7 +6,7 @@
 
 namespace kvcachefs {
 
-// A writer whose write failed decides first what it is.
+// Not after a failed write: its writer decides first what becomes of the body.
 bool Relocator::may_move(const Object& object) {
   return object.nlink > 0 && !object.content_dirty() && !object.sealing && !object.base.quarantined && !object.lacks_a_write();
 }
@@ -18,16 +18,16 @@ void Relocator::seal_again(const ObjectPtr& object) {
 
 bool Relocator::move(const ObjectPtr& object) {
   if (!parts_.extents.is_lost(object->base.place)) return false;
-  if (object->is_moving())  // out of a pack that is lost now as well
+  if (object->is_moving())  // it was moving out of a pack, which is now lost too
     for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);
   if (!may_move(*object)) return false;
-  // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
+  // Exceeds the capacity if need be: no space is given back any more before the body lies elsewhere.
   if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
     const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);
     parts_.space.reserve(wanted - object->reserved_bytes);
     object->reserved_bytes = wanted;
   }
-  for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // perhaps the only copy: not evicted
+  for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // it may be the only copy: it must not be evicted
   seal_again(object);
   return true;
 }
@@ -36,7 +36,7 @@ Relocator::Moved Relocator::move_from(const ObjectPtr& object, ExtentId pack, ui
   const Place& place = object->base.place;
   if (place.kind != PlaceKind::kPacked || place.extent != pack || object->write_handles > 0 || !may_move(*object)) return Moved::kNotNow;
   if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
-    const uint64_t lacking = parts_.changes.room_for(object->size_bytes) - object->reserved_bytes;  // or that had done
+    const uint64_t lacking = parts_.changes.room_for(object->size_bytes) - object->reserved_bytes;  // positive, since reserve_space() failed
     if (lacking > kept_bytes) return Moved::kNoRoom;
     kept_bytes -= lacking;
     object->reserved_bytes += lacking;

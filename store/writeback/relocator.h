@@ -1,6 +1,6 @@
-// Bodies that are to lie elsewhere: in an extent of which a sync failed, or in a pack that is to be emptied. In the first case the kernel
-// tells the error once and then takes the pages for written, so the sync is never tried again: the bodies move, and until they have no mark
-// of the journal says that they are safe (UnmarkedBodies).
+// Moves bodies that lie in an extent whose sync failed, or in a pack that is to be emptied. After a failed sync the kernel reports the error
+// once and then takes the pages for written, so the sync is never tried again: the bodies move, and until they have moved no mark of the
+// journal says that they are safe (UnmarkedBodies).
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe, but for rescue(). Nothing here writes: a body that is to move is dirty again, and a lane seals it.
+// Thread-safe, but for rescue(). It writes nothing itself: it makes a body that is to move dirty again, and a lane seals it.
 class Relocator {
  public:
   struct Parts {
@@ -32,18 +32,18 @@ class Relocator {
   };
   explicit Relocator(Parts parts) : parts_(parts) {}
 
-  // The object, which is locked, is sealed once more, as it is, if it lies in such an extent. Past the capacity if need be.
+  // Has the object, which is locked, sealed once more as it is, if it lies in an extent whose sync failed. Exceeds the capacity if need be.
   bool move(const ObjectPtr& object);
-  // The object, which is locked, is sealed once more, as it is, if it lies in this pack and nobody is changing it. `kept_bytes` are
-  // reserved for that, and taken where no other room is left. kNoRoom: within the capacity it cannot lie in two places.
+  // Has the object, which is locked, sealed once more as it is, if it lies in this pack and no client is changing it. `kept_bytes` are
+  // reserved for that, and taken if no other room is left. kNoRoom: there is no room within the capacity for it to lie in two places.
   enum class Moved : uint8_t { kYes, kNotNow, kNoRoom };
   Moved move_from(const ObjectPtr& object, ExtentId pack, uint64_t& kept_bytes);
-  // All that lie in lost extents, no more than `most`. True if any is on its way. No lock held.
+  // Moves all bodies in lost extents, but at most `most`. True if any is on its way. Call with no lock held.
   bool move_all(size_t most = SIZE_MAX);
-  // Moves all, and all that is lost meanwhile; the keeper's, before a sync point. `drain_and_sync` seals what is finished and syncs
-  // it. Where what was moved is lost as well the volume syncs nothing at present: then one body is tried now and then.
+  // Moves all of them, and those that are lost meanwhile; called by the keeper before a sync point. `drain_and_sync` seals finished
+  // bodies and syncs them. If the moved bodies are lost too, the volume syncs nothing at present: then one body is tried now and then.
   void rescue(const std::function<void()>& drain_and_sync);
-  // What was moved was lost again, when it was tried last.
+  // True: at the last try the moved bodies were lost again.
   bool is_in_vain() const { return in_vain_.load(); }
 
  private:
@@ -52,7 +52,7 @@ class Relocator {
 
   const Parts parts_;
   std::atomic<bool> in_vain_{false};
-  int64_t next_try_ns_ = 0, pause_ns_ = 0;  // rescue()'s
+  int64_t next_try_ns_ = 0, pause_ns_ = 0;  // used by rescue()
 };
 
 }  // namespace kvcachefs

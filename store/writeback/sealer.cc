@@ -25,17 +25,17 @@ uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, const Space& sp
 
 }  // namespace
 
-// One body on its way.
+// One body that is being sealed.
 struct Sealer::Plan {
   Snapshot snapshot;
   Body body;
-  FilePtr file;       // where it goes; null: nothing to write
+  FilePtr file;       // its destination; null: nothing to write
   ExtentId extent;
   ObjectId shared_with;
   Status status;
-  bool has_its_size = false;  // of a solo file: it needs no cut
-  bool unread = false;     // what it was made of could not be read,
-  bool base_lost = false;  // and never will be
+  bool has_its_size = false;  // the solo file needs no cut
+  bool unread = false;     // bytes of its base or spill file could not be read,
+  bool base_lost = false;  // ... and never can be
 };
 
 BodyReader::Memory Sealer::memory_to_seal(BodyWriter* writer) {
@@ -49,7 +49,7 @@ BodyReader::Memory Sealer::memory_to_seal(BodyWriter* writer) {
 bool Sealer::begin_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot) {
   const auto lock = object->lock();
   if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
-  // What is reserved goes with this version; the next may be asked for.
+  // The reserved space goes with this version; the promise of fallocate asks for room for the next one.
   if (!parts_.changes.keep_room(*object) && promise == Promise::kKept) return false;
   snapshot = object->begin_seal(object);
   return true;
@@ -57,9 +57,9 @@ bool Sealer::begin_seal(const ObjectPtr& object, Promise promise, Snapshot& snap
 
 // --- placing ---
 
-// A file that has its size before it is written: writes that make a file grow are done one after the other by ext4 and XFS,
-// and 32 MiB in flight are one request at a time. Where holes are none it would be filled with zeros instead.
-// False: it grows by the writes.
+// Gives a file its size before it is written: ext4 and XFS do writes that make a file grow one after the other, so that 32 MiB in
+// flight would be one request at a time. Not where the volume has no holes: the file would be filled with zeros.
+// False: the writes make the file grow.
 bool Sealer::size_ahead(File& file, uint64_t bytes) {
   if (!parts_.volume.features().punch_hole) return false;
   const Status status = file.truncate(bytes);
@@ -74,14 +74,14 @@ void Sealer::close_target(PackTarget& target) {
   target.extent = {};
 }
 
-// Nothing of them is under way any more: the call would wait for it. Of those that stay uncut, after a crash, nothing is read
-// behind the last body.
+// Cuts closed packs to their ends. Call it when no write to them is under way: the truncation would wait for it. If a crash leaves a pack
+// uncut, no byte behind its last body is read.
 void Sealer::cut_closed(PackTarget& target) {
   for (auto& [file, end] : std::exchange(target.uncut, {}))
     if (Status status = file->truncate(end); !status) log::debug("{}", status.error().message);
 }
 
-// A pack with room for so many bytes. The old one goes on past its size where no other can be made: what was accepted needs a place.
+// Opens a pack with `room` bytes left. If no new one can be made, the old one grows past its size: accepted bytes need a place.
 Status Sealer::open_target(PackTarget& target, uint64_t room) {
   if (target.file && parts_.extents.is_lost(target.extent)) close_target(target);
   const uint64_t most = pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space);
@@ -136,7 +136,7 @@ Status Sealer::place_body(Plan& plan, PackTarget& target) {
       return {};
     }
     if (!lacks_files(made.error())) return std::unexpected(std::move(made).error());
-    target.no_solo = std::move(made).error();  // into a pack then, however large it gets
+    target.no_solo = std::move(made).error();  // goes into a pack then, even if that becomes too large
   }
   KVC_TRY(open_target(target, room));
   body.place = {PlaceKind::kPacked, target.extent, target.next_offset, snapshot.size_bytes};
@@ -149,8 +149,8 @@ Status Sealer::place_body(Plan& plan, PackTarget& target) {
 // --- writing ---
 
 namespace {
-// What was a hole when it was sealed, or zeros: a hole again, which is neither read nor written. Else a sparse file that is changed
-// in one place would be filled, and take as long as one that is full.
+// True if the unit was a hole or zeros when the base was sealed: it becomes a hole again, and is neither read nor written. Otherwise a sparse
+// file that is changed in one place would be filled, and take as long as a full one.
 bool is_hole_of_base(const Snapshot& snapshot, size_t index, uint64_t length) {
   if (index >= snapshot.base.checksums.size() || unit_length(snapshot.base.size_bytes, index) != length) return false;
   return snapshot.base_valid_bytes >= index * kUnitBytes + length && snapshot.base.checksums[index] == checksum_of_zeros(length);
@@ -175,7 +175,7 @@ Status Sealer::write_body(Plan& plan, BodyWriter& writer) {
     const bool sparse = solo && !(index < snapshot.spill_written.size() && snapshot.spill_written[index]);
     const bool spilled = unit != nullptr && unit->spilled && !unit->dirty;
     if (spilled && plan.file == snapshot.spill && unit->spill_bytes == length) {
-      body.checksums.push_back(unit->spill_checksum);  // it lies there already
+      body.checksums.push_back(unit->spill_checksum);  // it is in that file already
       continue;
     }
     const bool from_spill = unit != nullptr && unit->spilled;
@@ -211,7 +211,7 @@ Status Sealer::write_body(Plan& plan, BodyWriter& writer) {
   return {};
 }
 
-// A solo extent is cut to size: its last block was written whole, or it ends in a hole.
+// Cuts a solo extent to the body's size: its last block was written whole, or it ends in a hole.
 Status Sealer::finish_solo(Plan& plan) {
   if (plan.body.place.kind != PlaceKind::kSolo || !plan.file) return {};
   if (plan.has_its_size) return {};
@@ -220,7 +220,7 @@ Status Sealer::finish_solo(Plan& plan) {
   return {};
 }
 
-// A rename put this object in place of another: when that has the same bytes its place is taken over.
+// If a rename put this object in the place of another that has the same bytes, takes over the place of that one.
 bool Sealer::same_bytes_as_replaced(Plan& plan, BodyWriter& writer) {
   ObjectId replaced;
   {
@@ -257,7 +257,7 @@ bool Sealer::same_bytes_as_replaced(Plan& plan, BodyWriter& writer) {
   return true;
 }
 
-// Of a body that failed. No record ever named the place: its blocks are given back at once, for it may be for want of them.
+// Gives back the place of a body that failed. No record ever named it, so its blocks go back at once: the failure may be for want of them.
 void Sealer::undo_write(Plan& plan) {
   const Place& place = plan.body.place;
   Status undone = fail(Code::kUnsupported, "");
@@ -288,7 +288,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
         plan.base_lost = !done && (done.error().code == Code::kCorrupt || done.error().code == Code::kNotFound);
       }
       if (!done) {
-        writer.wait_all();  // its earlier pieces refer to the plan
+        writer.wait_all();  // earlier pieces of the body refer to plan.status
         plan.status = std::move(done);
       }
     }
@@ -298,7 +298,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
   if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
   size_t failed = 0, stay = 0;
-  bool wrote = false;  // something, and not to the journal alone
+  bool wrote = false;  // to a file, not only to the journal
   for (Plan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
     const ObjectPtr& object = plan.snapshot.object;
@@ -316,14 +316,14 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
       else if (failed == 1) failure_.tell(told());
       const bool gone = plan.base_lost && parts_.quarantine.put_moving(object, plan.status.error().message);
       if (gone) {
-        // Nobody wrote to it.
-      } else if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
+        // No client wrote to it.
+      } else if (plan.base_lost) {  // its own error: the clients that wrote to it get it, all others go on
         const auto lock = object->lock();
         object->note_failed_write(plan.status.error());
       } else if (status) {
         status = plan.status;
       }
-      // Its descriptor may be dead; but where there was no room there may be none for another pack.
+      // The pack's descriptor may be dead. But not for kNoSpace: there may be no room for another pack.
       if (target.file && plan.file == target.file && plan.status.error().code != Code::kNoSpace) close_target(target);
       if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
       if (!gone) parts_.changes.abandon_seal(object);

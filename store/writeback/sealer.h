@@ -1,4 +1,4 @@
-// RAM to volume: each body of a batch gets its place and is written in large aligned pieces, hashed while the writes are under way.
+// Writes bodies from RAM to the volume: gives each body of a batch its place, writes it in large aligned pieces, and hashes it meanwhile.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@
 
 namespace kvcachefs {
 
-// Thread-safe; no state of its own: each lane has its target. Blocks on the volume; called with no lock held, where nothing else is
-// said.
+// Thread-safe; no state of its own: each lane has its target. Blocks on the volume. Callers hold no lock, unless a method says
+// otherwise.
 class Sealer {
  public:
   struct Parts {
@@ -36,7 +36,7 @@ class Sealer {
     Tree& tree;
     Index& index;
     Quarantine& quarantine;
-    CommitQueue& commits;  // hears how much was written
+    CommitQueue& commits;  // is told how much was written
     BodyChanges& changes;
     Space& space;
     DeadSpace& dead;
@@ -46,15 +46,15 @@ class Sealer {
   };
   explicit Sealer(Parts parts) : parts_(parts) {}
 
-  enum class Promise : uint8_t { kKept, kMayEnd };  // of fallocate, where there is no room for another version of the body
-  // Takes the body as it is. False: it is being sealed, is clean, or cannot be sealed now. Takes its lock; the Tree's may be held.
+  enum class Promise : uint8_t { kKept, kMayEnd };  // the promise of fallocate, if there is no room for another version of the body
+  // Takes a snapshot of the body. False: it is being sealed, is clean, or cannot be sealed now. Takes its lock; the Tree's may be held.
   bool begin_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot);
-  // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the first error.
+  // Writes the bodies to the volume. A body that fails is given up (its content stays dirty) and left out; `status` is the first error.
   std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
-  // At the end of a lane: its pack takes no more.
+  // At the end of a lane: closes its pack.
   void finish(PackTarget& target);
-  // Memory for what is read again to be sealed, a unit at a time: it gives memory back, and must not wait until others do. `writer`:
-  // of the lane that calls; null on the keeper, where one unit is let go of before the next.
+  // Memory for units that are read again to be sealed, one at a time. It never waits until others free memory: sealing is what frees it.
+  // `writer`: that of the calling lane; null on the keeper, which releases one unit before it asks for the next.
   BodyReader::Memory memory_to_seal(BodyWriter* writer);
 
  private:
@@ -70,7 +70,7 @@ class Sealer {
   void undo_write(Plan& plan);
 
   const Parts parts_;
-  log::LastingFailure failure_;  // of writes of bodies
+  log::LastingFailure failure_;  // logs failed writes of bodies
 };
 
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr uint64_t kMaxSpillBytes = 64 * kMiB;  // given back in one go under memory pressure
+constexpr uint64_t kMaxSpillBytes = 64 * kMiB;  // of memory that one call gives back under pressure
 }  // namespace
 
 bool Spiller::spill_one() {
@@ -27,13 +27,13 @@ bool Spiller::spill_one() {
     most = bytes;
     largest = object;
   }
-  // Half-written bodies are written twice when they are spilled: not while others are about to give their memory back. That
-  // must be worth it, or a few small ones after the other would keep those that wait waiting.
+  // A half-written body that is spilled is written twice, so none is spilled while bodies being sealed are about to give memory back. That
+  // must be enough memory: otherwise a series of small seals would keep the waiting requests waiting.
   if (!largest || coming_back >= std::min(kMaxSpillBytes, parts_.pool.limit_bytes() / 8)) return false;
   {
     const auto lock = largest->lock();
     if (largest->sealing || largest->forgotten) return true;
-    largest->sealing = true;  // nobody else seals or spills it meanwhile
+    largest->sealing = true;  // so that no other thread seals or spills it meanwhile
   }
   Status status = spill(largest);
   {

@@ -1,5 +1,5 @@
-// Bodies that are too large for memory, or have to make room for others: what was written of them goes to a file of its own on the
-// volume before they are finished. Their seal goes on in that file.
+// Spills bodies that are too large for memory, or have to make room for others: their bytes go to a file of its own on the volume before
+// they are finished. Their seal goes on in that file.
 #pragma once
 
 #include "store/api/counters.h"
@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-// No state of its own; used by one thread, the bulk lane. Blocks on the volume; called with no lock held.
+// No state of its own; used by one thread, the bulk lane. Blocks on the volume. Caller holds no lock.
 class Spiller {
  public:
   struct Parts {
@@ -28,8 +28,8 @@ class Spiller {
   };
   explicit Spiller(Parts parts) : parts_(parts) {}
 
-  // Writes out the largest body that can be, or a part of it. False: there is none, memory is about to come back by a commit, or the
-  // volume did not take it.
+  // Writes out the largest body that can be spilled, or a part of it. False: there is none, a commit is about to give memory back, or
+  // the volume did not take the bytes.
   bool spill_one();
 
  private:

@@ -13,11 +13,11 @@
 
 namespace kvcachefs {
 
-// What one turn of the lane has in hand.
+// The work of one turn of the lane.
 struct UrgentLane::Turn {
   CommitRequest request;
   std::vector<Snapshot> snapshots;
-  std::unordered_set<const Object*> begun;  // of these
+  std::unordered_set<const Object*> begun;  // objects of the snapshots
   std::deque<UrgentItem> taken, deferred;
 };
 
@@ -81,16 +81,16 @@ void UrgentLane::take(UrgentItem item, Turn& turn) {
   if (!item.object) return turn.taken.push_back(std::move(item));
   auto lock = item.object->lock();
   if (item.sync && parts_.relocator.move(item.object)) item.content_version = item.object->content_version;
-  const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
+  const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // an object without a name is not kept
   const bool busy = item.object->sealing;
-  // Sealed before, perhaps by the other lane, and perhaps not synced.
+  // A clean body was sealed before, perhaps by the other lane, and may not be synced.
   Status own;
   if (item.sync && !dirty && !busy && parts_.extents.is_lost(item.object->base.place))
     own = item.object->nlink > 0 ? own_error(*item.object) : Status();
   else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
     turn.request.extents.push_back(item.object->base.place.extent);
   lock.unlock();
-  if (!own) return item.done(std::move(own));  // not in the commit, which would fail for everybody
+  if (!own) return item.done(std::move(own));  // left out of the commit, which would fail for all calls
   if (turn.begun.contains(item.object.get()) || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
   Snapshot snapshot;
   if (busy || !parts_.sealer.begin_seal(item.object, Sealer::Promise::kMayEnd, snapshot)) return turn.deferred.push_back(std::move(item));
@@ -99,7 +99,7 @@ void UrgentLane::take(UrgentItem item, Turn& turn) {
   turn.taken.push_back(std::move(item));
 }
 
-// `failed`: of what was to be sealed. Those who wait for it are answered at once, the others when the journal has it.
+// `failed`: the objects whose seal failed. Calls that wait for those are answered at once, the others once the journal has their bodies.
 void UrgentLane::commit(Turn& turn, const std::unordered_set<ObjectId>& failed, const Status& status) {
   if (turn.taken.empty()) return;
   auto waiting = std::make_shared<std::deque<UrgentItem>>();
@@ -108,7 +108,7 @@ void UrgentLane::commit(Turn& turn, const std::unordered_set<ObjectId>& failed, 
       auto lock = item.object->lock();
       Status own = own_error(*item.object);
       lock.unlock();
-      // It was to be moved only, and stays where it is: that is to be synced, and is asked for once more.
+      // The body was only to be moved, and stays where it is. It has to be synced there: the item is queued once more.
       if (own && status) queue_.add(std::move(item));
       else item.done(status_of_volume(own ? status : std::move(own)));
       continue;
@@ -123,14 +123,14 @@ void UrgentLane::commit(Turn& turn, const std::unordered_set<ObjectId>& failed, 
         item.done(status_of_volume(result));
         continue;
       }
-      // Its body was to take over the place of another, and that did not work out: it is sealed again.
+      // The body could not take over the place of another: it is sealed again.
       queue_.add(std::move(item));
     }
   };
   parts_.commits.add(std::move(turn.request));
 }
 
-// Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
+// Either another thread seals the body, and requeue_deferred() follows when that ends, or its content cannot be sealed.
 void UrgentLane::defer(UrgentItem item) {
   auto lock = item.object->lock();
   if (item.object->lacks_a_write()) {

@@ -1,4 +1,4 @@
-// Seals what calls wait for. Those of one turn go together, with one sync.
+// Seals bodies that calls wait for. The bodies of one turn go together, with one sync.
 #pragma once
 
 #include <thread>
@@ -17,7 +17,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe but for step(), which one thread runs at a time: kvc-urgent between start() and stop(), else the owner's.
+// Thread-safe but for step(), which one thread runs at a time: kvc-urgent between start() and stop(), otherwise the owner's.
 class UrgentLane {
  public:
   struct Parts {
@@ -34,15 +34,16 @@ class UrgentLane {
   void start();
   void ask_to_stop() { queue_.stop(); }  // stop() without waiting for it
   void stop();
-  bool step();  // false: nothing waited
-  // Answers once the object as it is now is journaled, with all changes of names that were made before; with `sync` on the medium.
-  // Null: the names only. No lock held.
+  bool step();  // false: no call waited
+  // Answers once the object as it is now is journaled, with all changes of names that were made before; with `sync` also on the medium.
+  // Null: the names only. Caller holds no lock.
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
-  // Those that are sealed at once go together; names in any case, after the bodies. Answers with the first error.
+  // The same for several objects. Those that can be sealed at once go together; the names follow the bodies in any case. Answers with the
+  // first error.
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
-  // A seal by another ended: calls that wait for it are looked at again. An object may be locked.
+  // A seal by another thread ended: looks again at calls that wait for it. Caller may hold the lock of an object.
   void requeue_deferred() { queue_.requeue_deferred(); }
-  void finish() { parts_.sealer.finish(target_); }  // at the end: its pack takes no more
+  void finish() { parts_.sealer.finish(target_); }  // at the end: closes its pack
 
  private:
   struct Turn;
@@ -54,7 +55,7 @@ class UrgentLane {
 
   const Parts parts_;
   UrgentQueue queue_;
-  PackTarget target_;  // step()'s
+  PackTarget target_;  // used by step()
   std::thread thread_;
 };
 

@@ -1,4 +1,4 @@
-// The calls that wait until a body is durable, for the urgent lane.
+// The queue of the urgent lane: calls that wait until a body is durable.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 struct UrgentItem {
   ObjectPtr object;              // may be null: names only
-  uint64_t content_version = 0;  // of it, that must be journaled
+  uint64_t content_version = 0;  // of the object, to be journaled before the answer
   bool sync = false;
   StatusCompletion done;
 };
@@ -24,10 +24,10 @@ class UrgentQueue {
  public:
   void add(UrgentItem item) { items_.add(std::move(item)); }
   std::vector<UrgentItem> take() { return items_.take(); }
-  // Its object is being sealed by another: it comes back with requeue_deferred(). With the object locked, in whose critical
-  // section that seal cannot end.
+  // Puts aside an item whose object is being sealed by another thread, until requeue_deferred(). Caller holds the lock of the object,
+  // so that the seal cannot end meanwhile.
   void defer(UrgentItem item);
-  // A seal ended.
+  // A seal ended: puts all deferred items back.
   void requeue_deferred();
   bool wait() { return items_.wait(); }
   void stop() { items_.stop(); }

@@ -17,7 +17,7 @@ void VolumeRefusals::failed(const Error& error) {
 }
 
 bool VolumeRefusals::succeeded() {
-  if (!is_failing()) return false;  // most calls
+  if (!is_failing()) return false;  // so in most calls
   backoff_.succeeded();
   {
     std::lock_guard lock(mutex_);

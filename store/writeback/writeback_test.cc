@@ -68,7 +68,7 @@ TEST(VolumeRefusals, PausesGrowAndWaitersHearOfWhatLasts) {
   EXPECT_FALSE(refusals.lasting());
 }
 
-// What a file system at its quota gives back comes half a minute late, and bodies would take it.
+// A file system at its quota gives space back half a minute late, and bodies would take it.
 TEST(VolumeRefusals, TheJournalGoesFirstWhereItLacksRoomForAWhile) {
   ManualClock clock(kSecondNs);
   Space space;

@@ -1,4 +1,4 @@
-// What a test of reading bodies needs below it: a volume in memory with bodies on it, a fake index that names them, the tree and the
+// The fixture for tests of reading bodies: a volume in memory with bodies on it, a fake index that names them, the tree and the
 // cache. Nothing is journaled, and there are no threads.
 #pragma once
 
@@ -101,7 +101,7 @@ class LoadFixture : public ::testing::Test {
   }
   static size_t units_of(const ObjectPtr& body) { return div_ceil(body->size_bytes, kUnitBytes); }
   LoadRange all_of(const ObjectPtr& body) { return {0, units_of(body), units_of(body)}; }
-  // What a load has answered; nothing: it has not ended.
+  // The answer of a load; count 0: it has not ended.
   struct Answer {
     int count = 0;
     Status status;

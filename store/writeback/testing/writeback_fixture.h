@@ -1,4 +1,4 @@
-// What a test of the lanes needs: the committer with its journal, bodies in RAM, and extents on a volume in memory. No store.
+// The fixture for tests of the lanes: the committer with its journal, bodies in RAM, and extents on a volume in memory. No store.
 #pragma once
 
 #include <cstring>
@@ -71,7 +71,7 @@ class WritebackFixture : public CommitFixture {
       answer.status = std::move(status);
     };
   }
-  // Whoever has something to do does it, until nobody has.
+  // Runs steps of the lanes and the committer until none has anything to do.
   void run() {
     for (int round = 0; round < 100; ++round) {
       const bool bulk_did = bulk.step(false), urgent_did = urgent.step();
