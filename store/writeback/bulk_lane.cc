@@ -145,6 +145,7 @@ bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& rem
     commit_error_ = std::move(committed).error();
   };
   parts_.commits.add(std::move(request));
+  remaining.commits = true;
   return helped;  // if not, the next try is no better than this one and can wait
 }
 
@@ -202,7 +203,7 @@ bool BulkLane::step(bool force) {
   Status status;
   const bool all = force || !std::ranges::all_of(drains, &Drain::for_room);
   bool any = seal_finished(force || !drains.empty(), all ? Sealer::Promise::kMayEnd : Sealer::Promise::kKept, remaining, status);
-  if (!any) commit_pending_names(remaining);
+  if (!remaining.commits) commit_pending_names(remaining);  // also after a spill, which commits nothing
   any |= settle_drains(drains, status);
   if (remaining.some) parts_.dirty.note_work(/*hurry=*/false);
   if (drains.empty() && !remaining.at_once) return any;

@@ -73,6 +73,7 @@ class BulkLane {
   struct Remaining {
     bool some = false;     // there are bodies to look at after an interval
     bool at_once = false;  // there are ready bodies that did not fit in the batch
+    bool commits = false;  // a commit was added: it takes all names and attributes along
   };
   void run();
   bool memory_is_wanted() const { return parts_.pool.under_pressure() || !parts_.cache.nobody_waits(); }

@@ -209,6 +209,25 @@ TEST_F(LanesTest, WhenMemoryIsShortABodyThatIsNotFinishedIsSpilledAndItsSealGoes
   EXPECT_TRUE(holds(body, bytes_of(bytes, 1)));
 }
 
+TEST_F(LanesTest, ARoundThatSpillsABodyCommitsNamesToo) {
+  write_new("a", 5000);
+  run();
+  const ObjectPtr body = write_new("b", 14 * kMiB, 1);
+  {
+    const auto lock = body->lock();
+    body->write_handles = body->unflushed_handles = 1;
+  }
+  ASSERT_TRUE(pool.under_pressure());
+  unlink("a");  // calls wait for that to be journaled, and nothing else wakes the lane
+  EXPECT_TRUE(bulk.step(false));
+  {
+    const auto lock = body->lock();
+    ASSERT_TRUE(body->spill);
+  }
+  committer->step();
+  EXPECT_FALSE(named_in_index("a").valid());
+}
+
 TEST_F(LanesTest, BodiesMoveOutOfAnExtentThatCouldNotBeSynced) {
   const ObjectPtr body = write_new("a", 5000, 1);
   run();
