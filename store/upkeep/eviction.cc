@@ -156,14 +156,13 @@ bool Eviction::evict_for_room(uint64_t pressure) {
   return evict_until_free(room_wanted(pressure) + most_left_bytes()).enough;
 }
 
-// A part of the bodies, not of the capacity, which may be far more than a volume that refuses can take.
 bool Eviction::evict_from_one_that_refuses() {
   constexpr uint64_t kPart = 64;
   const std::optional<Error> why = parts_.refusals.last();
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t durable_bytes = parts_.counters.durable_bytes;
   if (!why || why->code != Code::kNoSpace || !refused_.may_try(now_ns, durable_bytes)) return false;
-  const Evicted went = evict_until_free(std::min(usable_bytes(), parts_.space.live_bytes()) / kPart);
+  const Evicted went = evict_until_free(usable_bytes() / kPart);  // of what is there: nothing counts as free now
   if (went.bytes > 0) refused_.tried(now_ns, durable_bytes, went.bytes);
   return went.enough;
 }

@@ -205,13 +205,6 @@ TEST_F(EvictionTest, OfAVolumeThatRefusesAllTheSameNothingGoesForAWhile) {
   EXPECT_EQ(there(), kBodies - 3);
 }
 
-TEST_F(EvictionTest, OfAVolumeThatRefusesAPartOfTheBodiesGoesHoweverLargeTheCapacity) {
-  space.configure(64 * kBodies * kBody, 0);
-  refusals.failed(Error{Code::kNoSpace, 0, "no room"});
-  EXPECT_TRUE(eviction.evict_for_room(0));
-  EXPECT_EQ(there(), kBodies - 1);
-}
-
 TEST_F(EvictionTest, WhereTheVolumeIsBrokenNothingGoes) {
   refusals.failed(Error{Code::kIo, 0, "a write failed"});
   EXPECT_FALSE(eviction.evict_for_room(3));
