@@ -144,7 +144,7 @@ class StoreImpl final : public Store, private StoreRooms {
   void pump_claim() override { if (peers_ && !threads_.stopped()) peers_->step_if_wanted(); }
 
  private:
-  bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
+  bool may_get_room() const { return eviction_->may_make_room() || (shared_capacity_ && shared_capacity_->may_get_room()); }
 
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);

@@ -72,7 +72,7 @@ void print_report(const FsckArguments& arguments, const OfflineNode& node, const
 // Returns the exit code in the sense of fsck(8); for kNotChecked, sets `why`.
 int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
-  auto node = open_offline_node(arguments.where);
+  auto node = open_offline_node(arguments.where, /*goes_without=*/true);
   auto report = !node ? std::unexpected(node.error())
                       : check_node(*node, {.repair = arguments.repair, .remove_orphans = arguments.remove_orphans, .journals_only = false, .progress = progress_line(arguments)});
   if (!report) {

@@ -14,6 +14,7 @@ struct Counters {
       checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, moved_bodies{0}, moved_bytes{0}, lost_names{0}, errors_checksum{0},
       errors_volume_read{0}, errors_volume_write{0}, errors_journal{0}, errors_index{0}, errors_no_space{0},
       open_handles{0}, replayed_batches{0}, dropped_bodies{0}, records_left_out{0}, verified_bodies{0}, swept_files{0};
+  std::atomic<uint64_t> durable_bytes{0};  // of bodies that syncs put on the medium, as of the last sync of the journal that succeeded
 };
 
 }  // namespace kvcachefs

@@ -18,8 +18,8 @@ class Health {
  public:
   explicit Health(const Clock& clock) : clock_(clock) {}
 
-  // kVolume: the volume is gone, which is why all other work fails.
-  enum class Of : uint8_t { kVolume, kData, kJournal, kIndex, kUpkeep };
+  // kVolume: the volume is gone, which is why all other work fails. kVolumeFile: only the next mount will fail.
+  enum class Of : uint8_t { kVolume, kData, kJournal, kIndex, kUpkeep, kVolumeFile };
 
   // Reports the outcome of one piece of work. A success takes no lock unless that kind of work has a current failure.
   void report(Of of, const Status& status);
@@ -37,7 +37,7 @@ class Health {
  private:
   const Clock& clock_;
   mutable LeafMutex mutex_;
-  std::array<std::optional<Error>, 5> errors_;
+  std::array<std::optional<Error>, 6> errors_;
   std::atomic<uint8_t> failing_{0};  // one bit for each kind; written with mutex_ held, read without it
   State state_;
 };

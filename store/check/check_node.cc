@@ -25,6 +25,7 @@
 #include "store/index/index_directory.h"
 #include "store/journal/extent_header.h"
 #include "store/journal/lost_records.h"
+#include "store/journal/make_volume.h"
 
 namespace kvcachefs {
 
@@ -106,6 +107,7 @@ class NodeCheck {
   Result<CheckReport> run() {
     KVC_TRY(check_index_directory(node_.index_directory));
     if (options_.repair) KVC_TRY(check_is_not_in_use(node_));
+    KVC_TRY(check_volume_file());
     KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory));
     KVC_ASSIGN(history_, read_history(node_));
     KVC_ASSIGN(lost_epoch_, epochs_with_lost_records(*node_.volume, node_.identity.node));
@@ -134,6 +136,19 @@ class NodeCheck {
   }
 
   void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
+
+  Status check_volume_file() {
+    if (node_.lacks_volume_file.empty()) return {};
+    const std::string id = format_uuid(node_.identity.volume_uuid);
+    if (options_.repair) {
+      const auto there = node_.volume->info(kVolumeFileName);
+      const bool missing = !there && there.error().code == Code::kNotFound;
+      const Status written = write_volume_file(*node_.volume, encode_volume_file(node_.header), /*replaces=*/!missing);
+      if (!written && written.error().code != Code::kExists) return written;  // kExists: a mount elsewhere made it
+    }
+    found(options_.repair ? fmt::format("{}: made anew with the id that the other files name, {}", node_.lacks_volume_file, id) : node_.lacks_volume_file, options_.repair);
+    return {};
+  }
 
   Status check_journals() {
     KVC_ASSIGN(recovered_, recover_index(node_, history_, scratch_->at("recovered"), bodies_));

@@ -45,7 +45,7 @@ class Check : public ::testing::Test {
   static std::string packed(int i) { return "d/e/packed" + std::to_string(i); }
 
   CheckReport check(bool repair = false, bool remove_orphans = false) {
-    auto node = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"});
+    auto node = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"}, /*goes_without=*/true);
     if (!node) {
       ADD_FAILURE() << node.error().message;
       return {};
@@ -118,6 +118,26 @@ TEST_F(Check, AnUndamagedVolumeIsClean) {
   for (const auto& entry : fs::directory_iterator(index().parent_path()))
     EXPECT_EQ(entry.path().filename().string().find(".fsck"), std::string::npos) << entry.path();
   store_.mount();
+}
+
+TEST_F(Check, ALostVolumeFileIsMadeAnew) {
+  store_.unmount();
+  const fs::path file = fs::path(store_.root()) / "VOLUME";
+  for (const bool cut : {false, true}) {
+    if (cut) fs::resize_file(file, 100);
+    else fs::remove(file);
+    const auto refused = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"});
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find("fsck --repair"), std::string::npos) << refused.error().message;
+    const CheckReport found = check();
+    EXPECT_EQ(found.errors_left(), 1u);
+    EXPECT_TRUE(says(found, cut ? "VOLUME is damaged" : "VOLUME is missing")) << found.findings.front().text;
+    EXPECT_EQ(fs::exists(file), cut) << "nothing is changed without repair";
+    EXPECT_EQ(check(/*repair=*/true).errors_left(), 0u);
+    expect_clean();
+  }
+  store_.mount();
+  EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
 }
 
 TEST_F(Check, AVolumeIsCleanAfterTheDaemonDied) {

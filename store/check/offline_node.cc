@@ -10,6 +10,7 @@
 #include "store/base/clock.h"
 #include "store/base/node_name.h"
 #include "store/index/index.h"
+#include "store/journal/make_volume.h"
 #include "store/peers/slot_reader.h"
 
 namespace kvcachefs {
@@ -65,18 +66,20 @@ Result<std::vector<std::string>> nodes_of_volume(const std::string& volume) {
   return list_nodes(*opened);
 }
 
-Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
+Result<OfflineNode> open_offline_node(const OfflineRequest& request, bool goes_without) {
   OfflineNode node;
   std::error_code error;
   const std::string root = std::filesystem::canonical(request.volume, error).string();
   if (error) return fail_errno(error.value(), "volume " + request.volume);
   KVC_ASSIGN(node.volume, open_posix_volume(root, {}));
-  auto content = read_file(*node.volume, kVolumeFileName, kVolumeFileBytes);
-  if (!content && content.error().code == Code::kNotFound)
+  auto header = read_volume_file(*node.volume);
+  if (!header && goes_without && lacks_volume_file(header.error()) && list_nodes(*node.volume)) {
+    node.lacks_volume_file = header.error().code == Code::kNotFound ? fmt::format("{} is missing", kVolumeFileName) : fmt::format("{} is damaged", kVolumeFileName);
+    header = header_of_other_files(*node.volume, Stamp{static_cast<uint64_t>(system_clock().realtime_ns())});
+  }
+  if (!header && header.error().code == Code::kNotFound && !list_nodes(*node.volume))
     return fail(Code::kNotFound, fmt::format("{} is not a kvcachefs volume: it has no file {}", root, kVolumeFileName));
-  if (!content) return std::unexpected(std::move(content).error());
-  auto header = decode_volume_file(*content);
-  if (!header) return std::unexpected(std::move(header).error().at("volume " + root));
+  if (!header) return std::unexpected(std::move(header).error());
   node.header = *header;
   node.identity.volume_uuid = header->uuid;
   KVC_ASSIGN(const auto nodes, list_nodes(*node.volume));

@@ -21,6 +21,7 @@ struct OfflineNode {
   bool has_others = false;      // the volume has parts of other nodes
   std::string index_directory;  // absolute
   std::unique_ptr<VolumeLock> lock;
+  std::string lacks_volume_file;  // why VOLUME is to be made anew; empty: it is good
 };
 
 struct OfflineRequest {
@@ -35,7 +36,8 @@ Result<std::vector<std::string>> nodes_of_volume(const std::string& volume);
 
 // Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
 // kNotFound if there is no such volume or node. Blocks on the volume.
-Result<OfflineNode> open_offline_node(const OfflineRequest& request);
+// `goes_without`: if VOLUME is missing or damaged, goes by the id that the other files name.
+Result<OfflineNode> open_offline_node(const OfflineRequest& request, bool goes_without = false);
 // kBusy, naming the host, if a daemon on another machine runs the node although its lock could be taken here. Call it before changing anything.
 // Blocks for three seconds if it has to watch the node for signs of life.
 Status check_is_not_in_use(const OfflineNode& node);

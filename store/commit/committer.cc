@@ -103,7 +103,10 @@ Result<JournalPosition> Committer::append(const Batch& batch) {
 }
 
 Status Committer::sync_journal() {
-  return parts_.room.write([&] { return parts_.journal.sync(); });
+  const uint64_t synced_bytes = parts_.extents.synced_bytes();
+  const Status status = parts_.room.write([&] { return parts_.journal.sync(); });
+  if (status) parts_.counters.durable_bytes = synced_bytes;
+  return status;
 }
 
 Status Committer::sync_data(Commit& commit) {

@@ -469,6 +469,20 @@ TEST_F(CommitterTest, AMarkCoversWhatWasJournaledAndTheIndexMayHoldItThen) {
   EXPECT_EQ(queue.unsynced_bytes(), 0u);
 }
 
+TEST_F(CommitterTest, BodiesCountAsDurableOnceTheJournalIsSyncedAsWell) {
+  put("a");  // of 5000 bytes
+  on_call = [](const VolumeCall& each) { return Fault{.sys_errno = is_journal(each) && each.kind == VolumeCall::Kind::kSync ? ENOSPC : 0}; };
+  Answer answer;
+  sync_all(answer);
+  EXPECT_TRUE(answer.is_error(Code::kNoSpace));
+  EXPECT_EQ(extents.synced_bytes(), 5000u);
+  EXPECT_EQ(counters.durable_bytes, 0u);
+  on_call = nullptr;
+  sync_all(answer = {});
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(counters.durable_bytes, 5000u);
+}
+
 TEST_F(CommitterTest, NoMarkIsMadeWhileABodyLiesWhereASyncFailed) {
   const ObjectPtr body = put("a");
   const ExtentId extent = index.objects.at(body->id).body.place.extent;

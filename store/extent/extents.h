@@ -86,8 +86,10 @@ class Extents {
   // Extents with a cached descriptor, which the next open() returns.
   std::vector<ExtentId> cached_ids();
 
-  // Notes that a file of this epoch has data (and perhaps a name) that is not synced.
-  void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file);
+  // Notes that a file of this epoch has data (and perhaps a name) that is not synced. `bytes`: written to it since it was last noted.
+  void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file, uint64_t bytes = 0);
+  // How many of the noted bytes syncs that succeeded have put on the medium, since the start. Does not block.
+  uint64_t synced_bytes() const { return synced_bytes_.load(std::memory_order_relaxed); }
   // Syncs all noted files and the directories of new ones; returns the first error. Blocks. A file whose sync failed
   // is lost: it is never synced or noted again. The error of a raw file is not returned here, for it must not hold back the records of others:
   // a caller that needs that file asks told_of_raw().
@@ -136,6 +138,7 @@ class Extents {
   struct Unsynced {
     FilePtr file;
     PlaceKind kind;
+    uint64_t bytes = 0;
   };
   FilePtr written(ExtentId id);
   FilePtr counted(FilePtr file);
@@ -150,7 +153,7 @@ class Extents {
   const FileIdentity identity_;
   OfPeer of_peer_;
   const Whose whose_;
-  std::atomic<uint64_t> next_seq_{0};
+  std::atomic<uint64_t> next_seq_{0}, synced_bytes_{0};
   std::atomic<uint64_t> file_system_{0};  // that holds the first file made; 0: none was made, or the volume does not tell
   size_t most_made_open_ = SIZE_MAX;
   std::function<void()> ask_for_syncs_;

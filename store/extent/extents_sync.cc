@@ -10,12 +10,13 @@
 
 namespace kvcachefs {
 
-void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
+void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file, uint64_t bytes) {
   std::lock_guard lock(mutex_);
   if (lost_.contains(id)) return;
   Unsynced& noted = unsynced_[id];
   noted.file = std::move(file);
   noted.kind = kind;
+  noted.bytes += bytes;
 }
 
 // Takes a file out of the notes. Caller holds mutex_ and must call sync_taken() next.
@@ -142,6 +143,7 @@ bool Extents::removed_here(ExtentId id) {
 
 Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
   Status status = unsynced.file->sync_data();
+  if (status) synced_bytes_.fetch_add(unsynced.bytes, std::memory_order_relaxed);
   if (status) status = look_for_file(id, unsynced);
   if (!status && removed_here(id)) status = {};
   if (!status) {

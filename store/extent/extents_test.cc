@@ -62,6 +62,21 @@ TEST_F(FailedSyncs, OfRawFilesAreToldToWhoAsksForThem) {
   EXPECT_FALSE(extents_.is_lost(raw.id));
 }
 
+TEST_F(FailedSyncs, AreNoProofThatTheBytesAreOnTheMedium) {
+  const Extents::Made made = make(PlaceKind::kPacked);
+  extents_.note_unsynced(made.id, PlaceKind::kPacked, made.file, 100);
+  extents_.note_unsynced(made.id, PlaceKind::kPacked, made.file, 20);
+  EXPECT_EQ(extents_.synced_bytes(), 0u);
+  ASSERT_TRUE(extents_.sync_all());
+  EXPECT_EQ(extents_.synced_bytes(), 120u);
+  extents_.note_unsynced(made.id, PlaceKind::kPacked, made.file, 3);
+  fail_ = true;
+  EXPECT_FALSE(extents_.sync_all());
+  fail_ = false;
+  EXPECT_TRUE(extents_.sync_all());
+  EXPECT_EQ(extents_.synced_bytes(), 120u) << "the file is lost, and not synced again";
+}
+
 TEST_F(FailedSyncs, OfWhatIsRemovedMeanwhileSayNothing) {
   for (const PlaceKind kind : {PlaceKind::kRaw, PlaceKind::kPacked}) {
     const Extents::Made made = make(kind);

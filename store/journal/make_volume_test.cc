@@ -7,6 +7,9 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/units.h"
+#include "store/journal/extent_header.h"
+#include "store/journal/journal.h"
 #include "store/volume/fault_volume.h"
 #include "store/volume/test_directory.h"
 
@@ -75,6 +78,64 @@ TEST_F(MakeVolume, AVolumeInUseIsLeftAlone) {
   std::filesystem::create_hard_link(path("VOLUME"), path("VOLUME.0123456789abcdef.tmp"));
   EXPECT_EQ(open_or_make_volume(*volume_, Stamp{8}).error().code, Code::kIo);
   EXPECT_EQ(entries(), 3u);
+}
+
+TEST_F(MakeVolume, WithoutItTheErrorSaysHowItIsMadeAnew) {
+  ASSERT_TRUE(open_or_make_volume(*volume_, Stamp{7}));
+  ASSERT_TRUE(volume_->make_directories("nodes/a"));
+  std::filesystem::resize_file(path("VOLUME"), 100);
+  for (const Code code : {Code::kCorrupt, Code::kNotFound}) {
+    const auto refused = open_or_make_volume(*volume_, Stamp{8});
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, code);
+    EXPECT_NE(refused.error().message.find("`kvcachefs fsck --repair " + directory_.path() + "`"), std::string::npos) << refused.error().message;
+    EXPECT_EQ(read_volume_file(*volume_).error().message, refused.error().message);
+    std::filesystem::remove(path("VOLUME"));
+  }
+}
+
+class LostVolumeFile : public MakeVolume {
+ protected:
+  static FileIdentity identity(const std::string& node, char volume = 1) {
+    FileIdentity made{.volume_uuid = {}, .node = node, .epoch = 1};
+    made.volume_uuid.fill(std::byte(volume));
+    return made;
+  }
+  void journal(const FileIdentity& identity, const std::string& node) {
+    const auto made = JournalWriter::create(volume_, identity, "boot", kMiB, JournalForm::kPacked);
+    ASSERT_TRUE(made) << made.error().message;
+    if (node != identity.node) std::filesystem::rename(path("nodes/" + identity.node), path("nodes/" + node));
+  }
+};
+
+TEST_F(LostVolumeFile, HasTheIdThatAllJournalsName) {
+  EXPECT_FALSE(header_of_other_files(*volume_, Stamp{7}));
+  journal(identity("a"), "a");
+  journal(identity("b"), "b");
+  journal(identity("c", 2), "d");  // copied from elsewhere: it is no journal of node d
+  const auto header = header_of_other_files(*volume_, Stamp{7});
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_EQ(header->uuid, identity("a").volume_uuid);
+  EXPECT_EQ(header->created_stamp, Stamp{7});
+}
+
+TEST_F(LostVolumeFile, IsNotMadeFromFilesOfSeveralVolumes) {
+  journal(identity("a"), "a");
+  journal(identity("b", 2), "b");
+  const auto header = header_of_other_files(*volume_, Stamp{7});
+  ASSERT_FALSE(header);
+  for (const char* named : {"nodes/a/1/journal/0.log", "nodes/b/1/journal/0.log"})
+    EXPECT_NE(header.error().message.find(named), std::string::npos) << header.error().message;
+}
+
+TEST_F(LostVolumeFile, HasTheIdOfPacksWhereNoJournalCanBeRead) {
+  journal(identity("a", 2), "a");
+  std::filesystem::resize_file(path("nodes/a/1/journal/0.log"), 10);
+  ASSERT_TRUE(volume_->make_directories("nodes/a/1/extents/0"));
+  ASSERT_TRUE(publish_file(*volume_, "draft", "nodes/a/1/extents/0/3.pack", encode_pack_header({identity("a"), 3})));
+  const auto header = header_of_other_files(*volume_, Stamp{7});
+  ASSERT_TRUE(header) << header.error().message;
+  EXPECT_EQ(header->uuid, identity("a").volume_uuid);
 }
 
 TEST_F(MakeVolume, ADirectoryOfOthersIsRefused) {

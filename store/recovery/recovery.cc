@@ -26,6 +26,23 @@ namespace {
 
 constexpr uint64_t kMostOpenExtents = 512;
 
+// Syncs each file and directory below `directory`.
+Status sync_tree(Volume& volume, const std::string& directory) {
+  KVC_ASSIGN(const auto entries, volume.list(directory));
+  for (const DirectoryEntry& entry : entries) {
+    const std::string path = directory + "/" + entry.name;
+    if (entry.is_directory) {
+      KVC_TRY(sync_tree(volume, path));
+      continue;
+    }
+    const auto file = volume.open(path, {});
+    if (!file && is_not_there(file.error())) continue;  // nothing of the store
+    if (!file) return std::unexpected(file.error());
+    KVC_TRY((*file)->sync_data());
+  }
+  return volume.sync_directory(directory);
+}
+
 class Recovery {
  public:
   explicit Recovery(const RecoveryParts& parts)
@@ -44,6 +61,7 @@ class Recovery {
   Status fill();
   Status load_checkpoint(ReplayFilter& filter);
   Status replay(ReplayFilter& filter);
+  Status sync_earlier_lives();
   Status apply(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
   Status apply_believed(const Batch& batch, JournalPosition after);
   bool is_absent(const ObjectRecord& object);
@@ -208,6 +226,16 @@ Status Recovery::load_checkpoint(ReplayFilter& filter) {
 
 // --- replay ---
 
+// An error of syncfs() may be about writes that failed long ago, also those of other programs: it is reported once to each who opens the file system. A second
+// call would succeed even if writes of this one failed. So each file of the node is asked instead.
+Status Recovery::sync_earlier_lives() {
+  const Status synced = volume_.sync_everything();
+  if (synced) return {};
+  KVC_TRY(sync_tree(volume_, "nodes/" + parts_.identity.node));
+  log::warn("{}; but all files of node {} could be synced, so that was about an earlier time or other files", synced.error().message, parts_.identity.node);
+  return {};
+}
+
 Status Recovery::replay(ReplayFilter& filter) {
   // Epochs of another boot or machine: what they did not sync may be lost or torn.
   std::unordered_set<uint32_t> other_boot;
@@ -233,7 +261,7 @@ Status Recovery::replay(ReplayFilter& filter) {
   if (result->damaged_files > 0 || filter.left_out() > 0) KVC_TRY(note_lost());
   // What a daemon of this boot wrote is trusted, for the page cache has it. It is synced here because neither the index, nor a
   // client's sync, nor the reclaim of what it replaced looks at the files of an earlier epoch again.
-  if (found_.unclean || found_.index_rebuilt) KVC_TRY(volume_.sync_everything());
+  if (found_.unclean || found_.index_rebuilt) KVC_TRY(sync_earlier_lives());
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches == 0) return {};
   log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,

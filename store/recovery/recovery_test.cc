@@ -95,9 +95,11 @@ class RecoveryTest : public ::testing::Test {
     return entry && entry->has_value();
   }
 
-  std::function<Fault(const VolumeCall&)> on_read;
+  std::function<Fault(const VolumeCall&)> on_read, on_sync;
   std::shared_ptr<SimVolume> sim = make_sim_volume({.direct_io = false});
   std::shared_ptr<Volume> volume = make_fault_volume(sim, [this](const VolumeCall& call) {
+    const bool syncs = call.kind == VolumeCall::Kind::kSync || call.kind == VolumeCall::Kind::kSyncEverything;
+    if (syncs && on_sync) return on_sync(call);
     return call.kind == VolumeCall::Kind::kRead && on_read ? on_read(call) : Fault{};
   });
   test::TestDirectory directory;
@@ -158,6 +160,32 @@ TEST_F(RecoveryTest, AnIndexThatWasClosedIsTakenAsItIsAndOneThatWasNotTellsOfAnU
   EXPECT_FALSE(third.index_rebuilt);
   EXPECT_TRUE(third.unclean) << "the second did not close it";
   EXPECT_TRUE(third.judged_tail);
+}
+
+// As syncfs() reports it to who opens the file system later. A second call would succeed whatever happened.
+TEST_F(RecoveryTest, WhereTheFileSystemReportsAnOldErrorEachFileIsAsked) {
+  begin_life();
+  make_root();
+  const ObjectRecord body = put_body("a");
+  std::vector<std::string> synced;
+  bool fails = true;
+  on_sync = [&](const VolumeCall& call) {
+    if (call.kind == VolumeCall::Kind::kSync) synced.push_back(call.path);
+    const bool of_body = call.kind == VolumeCall::Kind::kSync && call.path.ends_with(".solo");
+    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kSyncEverything || (of_body && fails) ? ENOSPC : 0};
+  };
+  journal.reset();
+  {
+    const auto refused = recover({volume, identity, directory.path() + "/index", stamps, pool, counters, dead, orphans, [](uint32_t) { return Status(); }});
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message.find(path_of(body)), std::string::npos) << refused.error().message;
+  }
+  fails = false;
+  synced.clear();
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  for (const std::string& path : {path_of(body), journal_path(identity.node, identity.epoch, 0)})
+    EXPECT_TRUE(std::ranges::any_of(synced, [&](const std::string& each) { return each.ends_with(path); })) << path;
 }
 
 TEST_F(RecoveryTest, AnIndexHasWhatLostJournalsLack) {

@@ -215,7 +215,7 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
     {
       const auto lock = object->lock();
       // Only now: a sync before the end of the write would not cover it. If emptied meanwhile, the file is or will be removed.
-      if (object->raw == raw) parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+      if (object->raw == raw) parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw, result.value_or(0));
       note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
     if (result) parts_.counters.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);

@@ -160,11 +160,16 @@ bool Eviction::evict_from_one_that_refuses() {
   constexpr uint64_t kPart = 64;
   const std::optional<Error> why = parts_.refusals.last();
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  const uint64_t written_bytes = parts_.counters.write_volume_bytes;
-  if (!why || why->code != Code::kNoSpace || !refused_.may_try(now_ns, written_bytes)) return false;
-  const Evicted went = evict_until_free(usable_bytes() / kPart);
-  if (went.bytes > 0) refused_.tried(now_ns, written_bytes, went.bytes);
+  const uint64_t durable_bytes = parts_.counters.durable_bytes;
+  if (!why || why->code != Code::kNoSpace || !refused_.may_try(now_ns, durable_bytes)) return false;
+  const Evicted went = evict_until_free(usable_bytes() / kPart);  // of what is there: nothing counts as free now
+  if (went.bytes > 0) refused_.tried(now_ns, durable_bytes, went.bytes);
   return went.enough;
+}
+
+bool Eviction::may_make_room() const {
+  if (!parts_.evictor.may_evict()) return false;
+  return !parts_.refusals.is_failing() || refused_.may_try(parts_.clock.monotonic_ns(), parts_.counters.durable_bytes);
 }
 
 Eviction::Evicted Eviction::evict_until_free(uint64_t wanted_bytes) {

@@ -57,6 +57,9 @@ class Eviction {
   // The first step when calls wait for room. Returns true if enough space will come back once the names are journaled and the dead space
   // was given back. `pressure`: how many rounds some call has waited for without getting room.
   bool evict_for_room(uint64_t pressure);
+  // Whether a call without room may get some by eviction. False in the pauses in which a volume that refuses writes is left alone: then calls
+  // do not wait for one round after another, of which each tries to sync. Any thread.
+  bool may_make_room() const;
   bool on() const { return parts_.evictor.on(); }
   // Evicts the unit of this object and the end of its chain, if the unit is worth at most `most_worth` times the last victims. Returns its
   // bytes.

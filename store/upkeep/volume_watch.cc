@@ -76,7 +76,10 @@ void VolumeWatch::measure() {
 void VolumeWatch::look_for_volume() {
   const auto found = parts_.volume.info(epoch_directory(parts_.identity.node, parts_.identity.epoch));
   const bool gone = found ? !found->is_directory : is_not_there(found.error());
-  if (!gone && !parts_.read_only) parts_.checkpointer.look_for_journal();
+  if (!gone && !parts_.read_only) {
+    parts_.checkpointer.look_for_journal();
+    look_for_volume_file();
+  }
   if (gone == parts_.refusals.is_gone()) return;
   Status status;
   if (gone) {
@@ -91,6 +94,12 @@ void VolumeWatch::look_for_volume() {
   }
   parts_.health.report(Health::Of::kVolume, status);
   parts_.dirty.wake(true);  // calls that wait for the impossible get an error
+}
+
+void VolumeWatch::look_for_volume_file() {
+  const Status found = file_.look();
+  if (!found && !parts_.health.error(Health::Of::kVolumeFile)) log::error("{}", found.error().message);
+  parts_.health.report(Health::Of::kVolumeFile, found);
 }
 
 // An option given as a percentage follows the file system's current size: disks are enlarged while they are mounted.

@@ -14,6 +14,7 @@
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
+#include "store/journal/kept_volume_file.h"
 #include "store/object/dirty_queue.h"
 #include "store/space/dead_space.h"
 #include "store/space/raw_space.h"
@@ -48,7 +49,7 @@ class VolumeWatch {
     bool keeps_reserve;  // false for a command: it does not know the capacity that the node is mounted with
   };
   // `seen`: the file system when the options were resolved.
-  VolumeWatch(Parts parts, const SpaceInfo& seen) : parts_(std::move(parts)), seen_(seen) {}
+  VolumeWatch(Parts parts, const SpaceInfo& seen) : parts_(std::move(parts)), file_(parts_.volume, parts_.identity.volume_uuid), seen_(seen) {}
 
   // Limits what is accepted to the space that is free now.
   void measure();
@@ -60,6 +61,8 @@ class VolumeWatch {
   // Once there is room again, restores the used part of the journal's reserve. A small volume is not filled with it: excess that a run with
   // a larger capacity kept is given back.
   void refill_reserve();
+  // Looks for the file VOLUME, which others may have removed or damaged. measure() does so as well.
+  void look_for_volume_file();
   // Only gives the excess back: at a start, before anything is evicted for it, where refilling would take long.
   void trim_reserve();
 
@@ -71,6 +74,7 @@ class VolumeWatch {
   void keep_spare_files(const SpaceInfo& backing);
 
   const Parts parts_;
+  KeptVolumeFile file_;
   SpaceInfo seen_;  // when it was last measured
   uint64_t used_bytes_ = 0;
   std::optional<int64_t> measured_ns_;

@@ -45,7 +45,11 @@ std::unexpected<Error> foreign(const std::string& place, const std::string& what
   return std::unexpected(Error{Code::kIo, sys_errno, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there"});
 }
 
-std::unexpected<Error> no_file(const std::string& place, mode_t mode) { return foreign(place, kind_of(mode), kNoFileErrno); }
+std::unexpected<Error> no_file(const std::string& place, mode_t mode) {
+  auto error = foreign(place, kind_of(mode), S_ISDIR(mode) ? EISDIR : kNoFileErrno);
+  if (S_ISDIR(mode)) error.error().code = Code::kIsDirectory;
+  return error;
+}
 
 // Tells from errno and from what is there why the directory was not opened.
 std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
@@ -121,13 +125,12 @@ Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const 
   const std::string place = place_in(root_, path);
   // Opening a device or a FIFO has side effects, so the type is checked first; the check below finds what was swapped in meanwhile.
   if (struct stat there {}; (flags & O_EXCL) == 0 && ::fstatat(root_fd_.get(), path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
-                            !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
+                            !S_ISREG(there.st_mode))
     return no_file(place, there.st_mode);
   UniqueFd fd = open_beneath(path, flags | O_NONBLOCK | O_NOCTTY);
   if (!fd.valid()) return failed(path, verb);
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) return fail_errno(errno, place + ": fstat");
-  if (S_ISDIR(found.st_mode)) return fail_errno(EISDIR, place + ": " + verb);
   if (!S_ISREG(found.st_mode)) return no_file(place, found.st_mode);
   // Clear O_NONBLOCK: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
   if (::fcntl(fd.get(), F_SETFL, flags & O_DIRECT) != 0) return fail_errno(errno, place + ": fcntl");

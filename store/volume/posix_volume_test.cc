@@ -356,6 +356,8 @@ TEST_F(PosixVolumeTest, Directories) {
   EXPECT_TRUE(volume_->info("a/b")->is_directory);
   EXPECT_TRUE(volume_->info("")->is_directory);
   EXPECT_EQ(volume_->open("a/b", {}).error().code, Code::kIsDirectory);
+  const auto lock = volume_->lock("a/b");
+  EXPECT_NE(lock.error().message.find("remove it"), std::string::npos) << lock.error().message;
   EXPECT_EQ(volume_->remove_directory("a/b").error().code, Code::kNotEmpty);
   EXPECT_EQ(volume_->remove_directory("a/b/f").error().code, Code::kNotDirectory);
   EXPECT_EQ(volume_->remove_file("a/b/c").error().code, Code::kIsDirectory);

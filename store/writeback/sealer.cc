@@ -331,7 +331,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
       continue;
     }
     wrote |= plan.file != nullptr;
-    if (plan.file) parts_.extents.note_unsynced(plan.extent, plan.body.place.kind, plan.file);
+    if (plan.file) parts_.extents.note_unsynced(plan.extent, plan.body.place.kind, plan.file, plan.body.size_bytes);
     if (!plan.snapshot.raw) parts_.commits.note_written(plan.body.size_bytes);
     parts_.counters.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});

@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import MountFailed, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -165,3 +165,59 @@ def test_the_journal_is_lost_after_a_kill(new_mount, what, way):
     for number in range(6):
         check(mount, f"chunk{number}")
     assert "index.damaged" not in "".join(os.listdir(glob.glob(mount.volume + "/nodes/*")[0]))
+
+
+@pytest.mark.parametrize("how", ["removed", "cut", "a link"])
+def test_the_file_volume_is_lost(new_mount, how):
+    mount = new_mount({"memory": "64M"})
+    put(mount, "before")
+    file = os.path.join(mount.volume, "VOLUME")
+    with open(file, "rb") as opened:
+        content = opened.read()
+
+    def lose_it():
+        if how == "cut":
+            os.truncate(file, 100)
+        else:
+            os.remove(file)
+        if how == "a link":
+            os.symlink("elsewhere", file)
+
+    def is_back():
+        with open(file, "rb") as opened:
+            return opened.read() == content
+
+    lose_it()
+    wait_until(lambda: "others while it was mounted, and is put back" in mount.log_text(), 30, "it is seen")
+    assert is_back() and mount.status()["volume"]["state"] == "ok"
+    lose_it()
+    mount.remount()  # the unmount looks for it as well
+    assert is_back()
+    check(mount, "before")
+    mount.kill()
+    lose_it()
+    with pytest.raises(MountFailed, match="fsck --repair"):
+        mount.start()
+    found = run_command("fsck", mount.volume)
+    assert found.returncode == 4 and "error: VOLUME is" in found.stdout, found.stdout
+    repaired = run_command("fsck", "--repair", mount.volume)
+    assert repaired.returncode == 1 and "made anew" in repaired.stdout, repaired.stdout
+    assert run_command("fsck", mount.volume).returncode == 0
+    mount.start()
+    check(mount, "before")
+
+
+def test_the_file_volume_of_another_volume_is_left_alone(new_mount):
+    mount, other = new_mount({"memory": "64M"}), new_mount({"memory": "64M"})
+    put(mount, "before")
+    file = os.path.join(mount.volume, "VOLUME")
+    os.rename(file, file + ".kept")
+    shutil.copy(os.path.join(other.volume, "VOLUME"), file)
+    wait_until(lambda: mount.status()["volume"]["state"] == "degraded", 30, "it is told")
+    assert "another volume" in mount.status()["volume"]["reason"]
+    put(mount, "meanwhile")
+    os.rename(file + ".kept", file)
+    wait_until(lambda: mount.status()["volume"]["state"] == "ok", 30, "it is over")
+    mount.remount()
+    check(mount, "before")
+    check(mount, "meanwhile")

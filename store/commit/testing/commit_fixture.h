@@ -174,7 +174,7 @@ class CommitFixture : public ::testing::Test {
     const std::vector<std::byte> bytes(align_up(sealed.snapshot.size_bytes, kBlockBytes), std::byte{7});
     const std::span<const std::byte> piece(bytes);
     EXPECT_TRUE(made->file->write({&piece, 1}, 0));
-    extents.note_unsynced(made->id, PlaceKind::kSolo, made->file);
+    extents.note_unsynced(made->id, PlaceKind::kSolo, made->file, sealed.snapshot.size_bytes);
     sealed.extent = made->id;
     sealed.body.size_bytes = sealed.snapshot.size_bytes;
     sealed.body.version = sealed.snapshot.base.version + 1;
