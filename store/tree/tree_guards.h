@@ -46,8 +46,7 @@ class Tree::View {
   // Whether it is a version of a temporary name, also the last one left. The kernel does not cache it under that name: a lookup may be answered
   // after another version's rename was done here, and before the kernel moved its entry, which would carry the time-out to the target.
   bool is_one_of_several(ObjectId id) const;
-  // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before
-  // the last of them is finished.
+  // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before the last is.
   ObjectId version_to_keep(const NameState& state) const;
   bool still_written_by_other(Object& object, uint32_t thread_id) const;
 
@@ -185,6 +184,7 @@ class Tree::Write final : public Tree::View {
   void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
+  void take_lost_versions(const Batch* given, bool at_the_end = false);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);
   Result<bool> leave_adopted_in(ObjectId directory);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

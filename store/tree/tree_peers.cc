@@ -264,6 +264,7 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
       given_up.has_place(id_here(ordinal, put->object.id), place_here(ordinal, put->object.body.place));
   given_up.drop_read(is_read_in(*this));
   end_leases_on_names_of(ordinal, batch.batch);
+  take_lost_versions(&batch.batch);
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
@@ -275,6 +276,7 @@ void Tree::Write::follow_all(uint32_t ordinal) {
   for (const auto& [id, object] : tree().table_)
     if (id.node_ordinal() == ordinal) ids.push_back(id);
   for (const ObjectId id : ids) look_again(id);
+  take_lost_versions(nullptr);
 }
 
 // A client that has the object open reads on what it opened; the next open gets what its node has now.

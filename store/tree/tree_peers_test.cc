@@ -145,13 +145,13 @@ class TreePeersTest : public ::testing::Test {
   }
   static void close(const ObjectPtr& object) { object->handles = object->write_handles = object->unflushed_handles = 0; }
   // The journal has this object under the name.
-  void journal_version(const ObjectPtr& object, const std::string& name) {
+  void journal_version(const ObjectPtr& object, const std::string& name, int64_t born_ns = 10) {
     Tree::Write names = tree_.write();
     static_cast<void>(names.names().take_pending());
     object->durable = true;
     object->attributes_durable = object->attributes_version;
     names.unlock();
-    say(kThis, {put(object->id, S_IFREG | 0644, 10), NameRecord{id(5), name, object->id}});
+    say(kThis, {put(object->id, S_IFREG | 0644, born_ns), NameRecord{id(5), name, object->id}});
     tree_.write().names().settle({id(5), {name_cookie(name), name}}, object->id);
   }
   // x.tmp, closed and journaled.
@@ -354,6 +354,104 @@ TEST_F(TreePeersTest, WhatTookANameOfWhichNoVersionIsWrittenAnyMoreIsSeenAtOnce)
   EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty);
   journal();
   EXPECT_EQ(list(id(5)), std::set<std::string>{"replaced.tmp"});
+}
+
+// --- a peer that has not read the versions of a temporary name gives it to another file, and states nothing ---
+
+TEST_F(TreePeersTest, VersionsThatLoseAgainstAFileBornLaterGoAtOnce) {
+  give_both_the_directory();
+  const ObjectPtr older = write(6, "x.tmp", second_, false), newer = write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 20);
+  for (int journaled = 0; journaled < 2; ++journaled) {
+    EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+    EXPECT_EQ(list(id(5)), std::set<std::string>{"x.tmp"});
+    EXPECT_EQ(older->nlink, 0U);
+    EXPECT_EQ(newer->nlink, 0U);
+    journal();
+  }
+  EXPECT_EQ(tree_.read().names().dirty(id(5), "x.tmp"), nullptr);
+  const auto own = nodes_[kThis].peer.index->find_name(id(5), "x.tmp");  // what the next mount begins with
+  ASSERT_TRUE(own);
+  EXPECT_FALSE(own->has_value());
+}
+
+TEST_F(TreePeersTest, AReaderOfALosingVersionReadsOnWithoutTheName) {
+  give_both_the_directory();
+  const ObjectPtr older = write(6, "x.tmp", ended_, false), newer = write_journaled(7, ended_);
+  older->handles = newer->handles = 1;
+  give(kA, 8, "x.tmp", 20);
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  for (const ObjectPtr& read : {older, newer}) {
+    EXPECT_EQ(read->nlink, 0U);
+    EXPECT_EQ(tree_.find(read->id), read);
+  }
+}
+
+TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameAgainstAFileBornLater) {
+  give_both_the_directory();
+  const ObjectPtr open = write(6, "x.tmp", first_, true), newer = write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 20);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(7)) << "whose writer may be about to rename it";
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(newer->nlink, 0U);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6));
+  close(open);
+  journal_version(open, "x.tmp");
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, ALosingVersionCanBeRenamedAsLongAsItsWriterMayBeAboutTo) {
+  give_both_the_directory();
+  write(6, "x.tmp", first_, true);
+  write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 20);
+  EXPECT_TRUE(rename("x.tmp", "second", second_));
+  EXPECT_TRUE(rename("x.tmp", "first", first_));
+  EXPECT_EQ(find(id(5), "second"), id(7));
+  EXPECT_EQ(find(id(5), "first"), id(6));
+}
+
+TEST_F(TreePeersTest, AVersionLosesOnlyOnceItIsJournaled) {
+  give_both_the_directory();
+  for (const int64_t born_ns : {10, 30}) {
+    const std::string name = born_ns < 20 ? "loses.tmp" : "wins.tmp";
+    const auto number = static_cast<uint64_t>(born_ns);
+    const ObjectPtr older = write(number, name, ended_, false), newer = write(number + 1, name, ended_, false);
+    give(kA, number + 2, name, 20);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(older->nlink, 1U);
+    EXPECT_EQ(find(id(5), name), newer->id);
+    journal_version(newer, name, born_ns);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), name), born_ns < 20 ? id_here(kA, id(number + 2)) : newer->id);
+    EXPECT_EQ(newer->nlink, born_ns < 20 ? 0U : 1U);
+  }
+}
+
+TEST_F(TreePeersTest, VersionsAlsoLoseAgainstAFileThatCameWithAllThatAPeerHas) {
+  give_both_the_directory();
+  write(6, "x.tmp", ended_, false);
+  write_journaled(7, ended_);
+  const Batch batch{Stamp{++nodes_[kA].batches}, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}}};
+  Tree::Write names = tree_.write();
+  ASSERT_TRUE(nodes_[kA].state.apply(batch, {1, 0, 1000}));
+  names.follow_all(kA);
+  names.unlock();
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+}
+
+TEST_F(TreePeersTest, AFileBornEarlierTakesNoVersion) {
+  give_both_the_directory();
+  const ObjectPtr older = write(6, "x.tmp", second_, false), newer = write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 5);
+  give(kA, 9, "y.tmp", 20);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(7));
+  EXPECT_EQ(older->nlink, 1U);
+  EXPECT_EQ(newer->nlink, 1U);
 }
 
 // --- directories that clients have only read ---

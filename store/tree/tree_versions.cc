@@ -2,8 +2,13 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
+#include <variant>
+#include <vector>
 
+#include "store/base/log.h"
 #include "store/tree/tree.h"
 #include "store/tree/tree_times.h"
 #include "store/tree/writer_processes.h"
@@ -16,6 +21,16 @@ namespace {
 constexpr int64_t kVersionLeftNs = 60'000'000'000;
 
 bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
+
+// A peer that had not read the journaled binding has given the name to an object that was born later. That peer states no removal, so all other nodes
+// choose its object, and this node would go on with its versions.
+bool has_lost(const Tree::View& tree, const DirtyName& name, const NameState& state) {
+  if (!state.durable.valid() || (state.durable != state.child && !state.is_older_version(state.durable))) return false;
+  const auto own = tree.view().own().index->find_name(name.parent, name.key.name);
+  if (!own || !*own || (*own)->child != state.durable) return false;  // a batch under way changes it
+  const auto seen = tree.view().find_name(name.parent, name.key.name);
+  return seen && *seen && (*seen)->child != state.durable;
+}
 
 }  // namespace
 
@@ -185,10 +200,41 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   return gone;
 }
 
+// Takes journaled bindings that lost against a peer's, as if that peer had stated their removal. `given`: looks only at names that this batch, which was
+// applied, gives. Null: at all names. A binding that is not journaled yet is left: it may win once it is, and is looked at then.
+void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
+  if (!tree().has_versions_ || view().is_alone()) return;
+  std::unordered_set<std::string_view> looked_at;
+  if (given != nullptr)
+    for (const Record& record : given->records)
+      if (const auto* named = std::get_if<NameRecord>(&record)) looked_at.insert(named->name);
+  if (given != nullptr && looked_at.empty()) return;
+  std::vector<std::pair<DirtyName, std::vector<ObjectId>>> taken;
+  names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
+    if ((given != nullptr && !looked_at.contains(name.key.name)) || !has_lost(*this, name, state)) return;
+    auto gone = take_versions(state, state.durable, at_the_end);
+    if (!gone.empty() || !state.taken_later.valid()) taken.emplace_back(name, std::move(gone));
+  });
+  for (const auto& [name, gone] : taken) {
+    tree().parts_.records.accept(kNameRecordBytes + name.key.name.size());
+    const auto listed = names().edit_own(name.parent, name.key.name);  // for the next commit
+    if (!listed) log::warn("{}: {}", entry_text(name.parent, name.key.name), listed.error().message);
+    for (const ObjectId id : gone) {
+      if (const auto object = get(id)) {
+        change_links(*object, -1);
+        forget_if_idle(*object);
+      }
+      forget_removed(id);
+    }
+  }
+  if (!taken.empty()) tree().parts_.dirty.wake();
+}
+
 // Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
 // and a newest version that was never opened. `all`: at the end of the mount, also those written a moment ago; but not beside a
 // newer one that is not finished, for then the name means one of them.
 void Tree::Write::sweep_versions(bool all) {
+  take_lost_versions(nullptr, all);
   std::vector<std::pair<DirtyName, ObjectId>> dropped;
   bool some_left = false;
   const int64_t now = tree().parts_.clock.monotonic_ns();

@@ -136,6 +136,7 @@ void PeerFollower::settle(bool at_once) {
   answer_again();
   drop_left_directories();
   while (at_once && names_went_ && !stopping_) drop_left_directories();
+  if (at_once && parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);  // bindings journaled since the peers' were read
   close_what_went();
   parts_.lost_names.drop_due(parts_.tree);
   if (to_journal_.empty()) return;

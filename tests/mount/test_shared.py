@@ -669,6 +669,43 @@ def test_several_writers_of_one_temporary_name_on_two_nodes_can_all_rename(nodes
             writer.communicate()
 
 
+@pytest.mark.parametrize("is_held", [False, True])
+def test_nodes_agree_about_a_temporary_name_that_threads_of_two_wrote(nodes, is_held):
+    a, b = nodes
+    os.mkdir(os.path.join(a.path, "d"))
+    publish(a, b)
+
+    def write(mount, content):
+        def work():
+            with open(os.path.join(mount.path, "d/x.tmp"), "wb") as file:
+                file.write(content)
+            written.set()
+            end.wait()
+
+        written = threading.Event()
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+        assert written.wait(SOON)
+
+    threads, end = [], threading.Event()
+    reader = None
+    try:
+        write(b, b"first of b")
+        if is_held:
+            reader = open(os.path.join(b.path, "d/x.tmp"), "rb")
+        write(b, b"second of b")
+        write(a, b"of a")  # which has not heard of those
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    publish(a, b)
+    assert [load(mount, "d/x.tmp") for mount in nodes] == [b"of a"] * 2
+    if reader:
+        assert reader.read() == b"first of b"
+        reader.close()
+
+
 def test_a_deep_tree_of_a_node_that_is_down_is_removed(nodes):
     a, b = nodes
     os.makedirs(os.path.join(a.path, *["x"] * 400))
