@@ -177,8 +177,11 @@ Result<std::string> prepare_volume(const std::string& path) {
   struct stat info {};
   if (::stat(where.c_str(), &info) != 0) {
     if (errno != ENOENT) return fail_errno(errno, fmt::format("volume {}", where));
-    if (mkdir(where.c_str(), 0700) != 0) return fail_errno(errno, fmt::format("volume {} cannot be made", where));
-  } else if (!S_ISDIR(info.st_mode)) {
+    // EEXIST: another node made it at this moment.
+    if (mkdir(where.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno(errno, fmt::format("volume {} cannot be made", where));
+    if (::stat(where.c_str(), &info) != 0) return fail_errno(errno, fmt::format("volume {}", where));
+  }
+  if (!S_ISDIR(info.st_mode)) {
     return fail(Code::kNotDirectory, fmt::format("volume {} is not a directory", where));
   }
   char* resolved = realpath(where.c_str(), nullptr);

@@ -233,7 +233,8 @@ Status StoreImpl::start(std::string_view holder) {
   SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
   eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, refusals_, gone_names_, counters_, options_, clock_,
                                     keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
-                                    [this] { return has_peers(); }, read_only_, shared});
+                                    [this] { return has_peers(); }, read_only_, shared,
+                                    [this] { return commits_.unsynced_bytes() > 0 && !health_.error(Health::Of::kUpkeep); }});
   if (!volume_->features().punch_hole && !read_only_)
     compactor_.emplace(Compactor::Parts{*tree_, *index_, dead_, space_, refusals_, *relocator_, *eviction_, counters_, clock_, options.extent_bytes});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,

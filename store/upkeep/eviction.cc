@@ -169,7 +169,7 @@ bool Eviction::evict_from_one_that_refuses() {
 
 bool Eviction::may_make_room() const {
   if (!parts_.evictor.may_evict()) return false;
-  return !parts_.refusals.is_failing() || refused_.may_try(parts_.clock.monotonic_ns(), parts_.counters.durable_bytes);
+  return !parts_.refusals.is_failing() || refused_.may_try(parts_.clock.monotonic_ns(), parts_.counters.durable_bytes) || parts_.awaits_sync();
 }
 
 Eviction::Evicted Eviction::evict_until_free(uint64_t wanted_bytes) {

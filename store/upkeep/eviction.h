@@ -46,6 +46,7 @@ class Eviction {
     std::function<bool()> has_peers;       // whether the volume has other nodes
     bool read_only;
     SharedCapacity* shared = nullptr;  // null: this node does not share the volume
+    std::function<bool()> awaits_sync = [] { return false; };  // bytes were written since the last sync, and that one succeeded. Any thread
   };
   explicit Eviction(Parts parts)
       : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
@@ -57,8 +58,8 @@ class Eviction {
   // The first step when calls wait for room. Returns true if enough space will come back once the names are journaled and the dead space
   // was given back. `pressure`: how many rounds some call has waited for without getting room.
   bool evict_for_room(uint64_t pressure);
-  // Whether a call without room may get some by eviction. False in the pauses in which a volume that refuses writes is left alone: then calls
-  // do not wait for one round after another, of which each tries to sync. Any thread.
+  // Whether a call without room may get some by eviction. False in the pauses in which a volume that refuses writes is left alone, unless the
+  // sync of the next round may end the pause: else calls would wait for one round after another, each with a sync that fails. Any thread.
   bool may_make_room() const;
   bool on() const { return parts_.evictor.on(); }
   // Evicts the unit of this object and the end of its chain, if the unit is worth at most `most_worth` times the last victims. Returns its

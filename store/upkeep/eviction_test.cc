@@ -48,8 +48,9 @@ class EvictionTest : public LoadFixture {
   GoneNames gone;
   int journaled = 0, drained = 0;
   std::vector<ObjectId> ids;
+  bool awaits_sync = false;
   Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup, [this] { ++journaled; },
-                     [this] { ++drained; }, [] { return false; }, /*read_only=*/false}};
+                     [this] { ++drained; }, [] { return false; }, /*read_only=*/false, nullptr, [this] { return awaits_sync; }}};
 };
 
 TEST_F(EvictionTest, WhatWasUsedLongestAgoGoesAheadUntilTheLowMarkIsFree) {
@@ -199,6 +200,10 @@ TEST_F(EvictionTest, OfAVolumeThatRefusesAllTheSameNothingGoesForAWhile) {
   counters.write_volume_bytes += kBody;
   EXPECT_FALSE(eviction.evict_for_room(3)) << "the page cache took that, but it may never reach the medium";
   EXPECT_FALSE(eviction.may_make_room()) << "no call waits for it";
+  awaits_sync = true;
+  EXPECT_TRUE(eviction.may_make_room()) << "the next sync may tell that it helped";
+  EXPECT_FALSE(eviction.evict_for_room(3)) << "it has not told yet";
+  awaits_sync = false;
   counters.durable_bytes += kBody;  // as with a quota: evicting helped
   EXPECT_TRUE(eviction.may_make_room());
   EXPECT_TRUE(eviction.evict_for_room(3));

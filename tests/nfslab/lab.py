@@ -174,7 +174,7 @@ class Node:
     def start(self, **options):
         self.mount_options = options or self.mount_options  # those of the last time, where none are given
         text = ",".join(f"{name}={value}" for name, value in self.mount_options.items())
-        self.run(f"mkdir -p {MOUNTPOINT} && {self.lab.share}/kvcachefs mount {VOLUME} {MOUNTPOINT} {'-o ' + text if text else ''}")
+        self.run(f"mkdir -p {MOUNTPOINT} 2>/dev/null; {self.lab.share}/kvcachefs mount {VOLUME} {MOUNTPOINT} {'-o ' + text if text else ''}")
         self.mounted = True
 
     def stop(self, timeout=120):
