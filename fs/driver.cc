@@ -71,7 +71,10 @@ fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   entry.generation = driver.store->generation_of(stat.id);
   entry.attr = to_stat(stat);
   entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));
-  entry.entry_timeout = stat.brief ? 0 : driver.timeout_seconds(S_ISDIR(stat.mode));
+  // A READLINK of a symbolic link that another node removed is answered ESTALE, and tells nothing of the call that it is for: with it goes the one
+  // repetition of an open. So the kernel looks each link up before it reads it.
+  const bool brief = stat.brief || (S_ISLNK(stat.mode) && driver.store->has_peers());
+  entry.entry_timeout = brief ? 0 : driver.timeout_seconds(S_ISDIR(stat.mode));
   return entry;
 }
 

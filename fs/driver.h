@@ -123,11 +123,13 @@ Caller caller_of(const Request& request);
 inline void reply_error(const Request& request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
 // Replies an error. If the object or the directory that the kernel named is gone, the answer is ESTALE: the kernel looks the name up
 // again and repeats the system call, once (nearly every call). The store keeps the object that this lookup finds until the call is
-// repeated. Gone::kName: the call is about a name in a directory; if the name is absent at the repetition, the answer is ENOENT.
+// repeated. Gone::kName: the call is about a name in a directory; if the name is absent at the repetition, the answer is ENOENT. `create`: the
+// call is to create a file, with these flags.
 enum class Gone : uint8_t { kObject, kName };
-inline void reply_object_error(const Request& request, const Error& error, Gone what = Gone::kObject) {
-  const bool again = error.code == Code::kNotFound && driver_of(request).store->may_look_again(caller_of(request), what == Gone::kName);
-  fuse_reply_err(request, again ? ESTALE : errno_of(error));
+inline void reply_object_error(const Request& request, const Error& error, Gone what = Gone::kObject, const std::optional<OpenRequest>& create = {}) {
+  if (error.code != Code::kNotFound && error.code != Code::kStale) return reply_error(request, error);
+  const bool again = driver_of(request).store->may_look_again(caller_of(request), what == Gone::kName, create);
+  fuse_reply_err(request, again ? ESTALE : ENOENT);
 }
 inline void reply_object_status(const Request& request, const Status& status, Gone what = Gone::kObject) {
   if (!status) return reply_object_error(request, status.error(), what);

@@ -126,7 +126,11 @@ void create(const Request& request, fuse_ino_t parent, const char* name, mode_t 
   Driver& driver = driver_of(request);
   const ObjectId directory = object_of(request, parent);
   Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
-  if (!made) return reply_object_error(request, made.error(), Gone::kName);
+  if (!made) {
+    OpenRequest how = open_request_of(file->flags);
+    how.truncate = file->flags & O_TRUNC;
+    return reply_object_error(request, made.error(), Gone::kName, how);
+  }
   set_open_flags(driver, *file, made->second);
   answer_create(request, to_entry(driver, made->first), *file, made->first.id, made->second);
 }

@@ -2,6 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <string>
+
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
@@ -76,7 +78,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   bool brief = several;
   if (told && told->truncate) {
     // The thread wants to write the name anew while another thread is writing it: it gets a version of its own.
-    auto own = parts_.versions.version_to_write(tree, parent, name, chosen, told->object, caller);
+    auto own = parts_.versions.version_to_write(tree, parent, name, chosen, caller);
     if (!own) {  // the open ends with this error: the thread's next open is no repetition of it
       released.clear();
       if (auto repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) released.push_back(std::move(repeated.kept));
@@ -90,6 +92,10 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   if (found->type_bits != S_IFDIR) parts_.probes.hit();
   tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, tree.stat(chosen));
+  if (told && told->truncate && chosen.is_foreign() && S_ISREG(stat.mode)) {
+    stat.id = parts_.stale_opens.stand_in(caller.thread_id, {parts_.new_objects.next_id(), chosen, parent, std::string(name)});
+    brief = true;
+  }
   // A rename moves the kernel's entry, with its time-out, to the new name, which may mean another version.
   stat.brief = brief || tree.is_one_of_several(chosen);
   stat.to_be_written = told && told->write;

@@ -79,8 +79,8 @@ class Store {
   // fs/ is about to answer an open kStale by itself. The store then does not answer the repetition kStale: the kernel repeats an open once.
   // False: this is the repetition, without a lookup in between (a path like /proc/self/fd/3); fs/ must give another answer.
   virtual bool told_stale(const OpenRequest& request, const Caller& caller) = 0;
-  // The same for any other call whose object (or name, `by_name`) is gone. The object that the caller then looks up is kept until it repeats the call.
-  virtual bool may_look_again(const Caller& caller, bool by_name) = 0;
+  // The same for another call (to create a file: with flags `open`) whose object (or name, `by_name`) is gone. What the caller then looks up is kept for it.
+  virtual bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open = {}) = 0;
   // Opens a directory to list it. As open(), but a repetition that has no name to look up can open a removed directory (`nlink` is 0).
   virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;

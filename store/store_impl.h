@@ -27,7 +27,7 @@ class StoreImpl final : public Store, private StoreRooms {
 
   Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override { return lookups_->stat_entry(parent, name, id); }
   Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override { return lookups_->lookup(parent, name, caller); }
-  Result<Stat> stat(ObjectId id) override { return attributes_->stat(id); }
+  Result<Stat> stat(ObjectId id) override { return versions_->stat_or_stand_in(id, attributes_->stat(id)); }
   Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override {
     return names_->make_directory(parent, name, mode, caller);
   }
@@ -76,7 +76,9 @@ class StoreImpl final : public Store, private StoreRooms {
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
   bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
-  bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
+  bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open) override {
+    return versions_->may_look_again(caller, by_name, open);
+  }
   Result<Stat> open_directory(ObjectId id, const Caller& caller) override { return versions_->open_directory(id, caller); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   uint32_t generation_of(ObjectId id) const override { return other_nodes_.generation_of(id); }

@@ -200,12 +200,12 @@ TEST_F(NameRequestsTest, WhoWritesATemporaryNameAnewBesideItsWriterIsToldToLookA
     StaleOpens::Released released;
     Tree::Write held = tree.write();
     ASSERT_TRUE(stale_opens.note_lookup(kSecond.thread_id, kRootId, "a.tmp", true, released));
-    auto version = versions.version_to_write(held, kRootId, "a.tmp", its, its, kSecond);
+    auto version = versions.version_to_write(held, kRootId, "a.tmp", its, kSecond);
     ASSERT_TRUE(version);
     own = *version;
     EXPECT_NE(own->id, its);
     EXPECT_EQ(own->attributes.uid, kFirst.uid) << "like the other, but for its bytes";
-    auto again = versions.version_to_write(held, kRootId, "a.tmp", own->id, its, kSecond);
+    auto again = versions.version_to_write(held, kRootId, "a.tmp", own->id, kSecond);
     EXPECT_TRUE(again && *again == own) << "the kernel may look twice";
   }
   EXPECT_TRUE(open(own->id, kRewrite, kSecond)) << "no open is told twice";

@@ -1,6 +1,8 @@
 #include "store/requests/name_versions.h"
 
-#include <algorithm>
+#include <sys/stat.h>
+
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -19,30 +21,16 @@ StaleOpens::Told told_of(const OpenRequest& request, ObjectId id = {}) {
 
 // --- versions ---
 
-Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
-                                                 const Caller& caller) {
+Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
   const Tree::ForgetAfter forget(tree, object);  // even if it is the answer: the caller keeps the object that is to be opened
-  // The name is meant if the refused object is this one, or was replaced or is hidden by this one. Otherwise the thread looks up another name.
-  const auto is_gone = [&](ObjectId id) {
-    const auto stat = tree.stat(id);
-    return stat ? stat->nlink == 0 : stat.error().code == Code::kNotFound;
-  };
-  const auto is_hidden = [&](ObjectId id) {
-    const auto there = tree.view().bindings(parent, name);
-    return there && std::ranges::any_of(*there, [id](const NameView::Binding& each) { return each.entry.child == id; });
-  };
-  if (object->id.is_foreign()) {
-    const bool is_meant = refused.valid() && (refused == chosen || is_gone(refused) || is_hidden(refused));
-    return object->is_regular() && is_meant ? replacement(tree, parent, name, object, caller) : object;
-  }
-  if (!object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
+  if (object->id.is_foreign() || !object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
   return new_version(tree, parent, name, object, caller);
 }
 
 // A new empty object, to be opened and written by the caller; mode and owner are those of `object`.
-ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& caller) {
+ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller) {
   Caller owner = caller;
   uint32_t mode = 0;
   {
@@ -51,7 +39,7 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& cal
     owner.uid = object->attributes.uid;
     owner.gid = object->attributes.gid;
   }
-  ObjectPtr fresh = parts_.new_objects.make(mode, 0, owner);
+  ObjectPtr fresh = parts_.new_objects.make(id, mode, 0, owner);
   fresh->writer_thread = caller.thread_id;
   {
     const auto lock = fresh->lock();
@@ -68,28 +56,68 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& cal
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
   KVC_ASSIGN(Namespace::Edit state, tree.edit(parent, name));
-  ObjectPtr fresh = to_be_written(object, caller);
+  ObjectPtr fresh = to_be_written(object, parts_.new_objects.next_id(), caller);
   fresh->temporary = true;
   fresh->lock_identity = object->lock_identity.load();
   tree.add_version(state, parent, name, object, fresh);
   return fresh;
 }
 
+// --- stand-ins ---
+
+Result<ObjectPtr> NameVersions::object_to_open(ObjectId id, const OpenRequest& request, const Caller& caller) {
+  if (!request.truncate) return parts_.tree.get(id);
+  const auto asked = parts_.stale_opens.stand_in_of(caller.thread_id, id);
+  return asked ? make_stand_in(*asked, caller) : parts_.tree.get(id);
+}
+
+Result<Stat> NameVersions::stat_or_stand_in(ObjectId id, Result<Stat> known) const {
+  if (known) return known;
+  const auto of = parts_.stale_opens.stands_for(id);
+  if (!of) return known;
+  Result<Stat> stat = parts_.tree.read().stat(*of);
+  if (stat) stat->id = id;
+  return stat;
+}
+
 // This node does not write a peer's object: a caller that writes the name anew gets a file of this node in its place.
-Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
-                                            const Caller& caller) {
-  if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
-  KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
-  const Tree::ForgetAfter forget(tree, directory);
-  ObjectPtr fresh = to_be_written(object, caller);
+Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller) {
+  Tree::Write tree = parts_.tree.write();
+  KVC_ASSIGN(const ObjectPtr object, tree.get(asked.of));
+  const Tree::ForgetAfter forget(tree, object);
+  if (parts_.room.is_full()) return parts_.room.refuse(entry_text(asked.parent, asked.name));
+  ObjectPtr fresh = to_be_written(object, asked.id, caller);
   {
     const auto lock = fresh->lock();  // the truncation is done with this, even if the writer ends before its open
     fresh->awaiting_open = false;
     fresh->unflushed_handles = 0;
   }
-  KVC_TRY(tree.make_entry(directory, name, fresh));  // in place of the peer's, on all nodes
-  tree.change_links(object, -1);  // the caller that got it forgets it
+  const Status put = put_in_place(tree, asked, fresh);
+  if (!put && put.error().code != Code::kNotFound && put.error().code != Code::kStale) return std::unexpected(put.error());
+  if (!put) {  // the name was removed or given anew since the lookup: as if that had come after the open
+    {
+      const auto lock = fresh->lock();
+      fresh->nlink = 1;
+    }
+    tree.add(fresh);
+    tree.change_links(fresh, -1);
+  }
+  tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, fresh->id);
   return fresh;
+}
+
+// Gives it the name, in place of a peer's file there, on all nodes. kNotFound: no peer's file is there any more.
+Status NameVersions::put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh) {
+  KVC_ASSIGN(const auto found, tree.find_name(asked.parent, asked.name));
+  const bool is_there = found && found->child.is_foreign() && found->type_bits == S_IFREG;
+  if (!is_there) return fail(Code::kNotFound, entry_text(asked.parent, asked.name));
+  KVC_ASSIGN(const ObjectPtr replaced, tree.get(found->child));
+  const Tree::ForgetAfter forget(tree, replaced);
+  KVC_ASSIGN(const ObjectPtr directory, tree.directory_for_entry(asked.parent));
+  const Tree::ForgetAfter forget_directory(tree, directory);
+  KVC_TRY(tree.make_entry(directory, asked.name, fresh));
+  tree.change_links(replaced, -1);
+  return {};
 }
 
 // --- stale opens ---
@@ -111,7 +139,10 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
   };
   StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, object);
   kept = std::move(repeated.kept);
-  if (repeated.repeats) {
+  // The lookup of a repetition answers a stand-in for a peer's file. If the file itself is opened all the same, the entry is of an earlier call, which
+  // was not repeated as far as its open.
+  const bool is_later = request.truncate && object->id.is_foreign() && !repeated.blind;
+  if (repeated.repeats && !is_later) {
     if (request.truncate) KVC_TRY(parts_.check_may_change(*object));
     take_over();
     return {};
@@ -139,9 +170,9 @@ bool NameVersions::tell_stale(const OpenRequest& request, ObjectId id, const Cal
   return told;
 }
 
-bool NameVersions::may_look_again(const Caller& caller, bool by_name) {
+bool NameVersions::may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open) {
   StaleOpens::Released released;
-  const bool told = parts_.stale_opens.tell_once(caller.thread_id, by_name, released);
+  const bool told = parts_.stale_opens.tell_once(caller.thread_id, by_name, released, open ? told_of(*open) : StaleOpens::Told{});
   let_go(released);
   return told;
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -35,12 +36,16 @@ class NameVersions {
   explicit NameVersions(Parts parts) : parts_(std::move(parts)) {}
 
   // The object for a caller whose open, to write the name anew, was answered kStale. `chosen` is the object that the lookup found. The
-  // kernel may look up twice for one open: the second time gets the version made the first time. `refused`: the object that the open
-  // named.
-  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
-                                     const Caller& caller);
+  // kernel may look up twice for one open: the second time gets the version made the first time. A peer's file is answered as it is: the
+  // lookup answers a stand-in for it, which object_to_open() makes.
+  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
 
   // Caller holds no lock:
+  // The object with this id. If it is the stand-in that the caller's last lookup answered for a peer's file, and the caller writes it anew, it is
+  // made now and gets the name. So no file is lost if the caller does something else instead.
+  Result<ObjectPtr> object_to_open(ObjectId id, const OpenRequest& request, const Caller& caller);
+  // `known`; but of a stand-in that is not made yet, the attributes of the file that it stands for: the kernel may ask for them before the open.
+  Result<Stat> stat_or_stand_in(ObjectId id, Result<Stat> known) const;
   // kStale if the nodeid that the kernel opens is not, or no longer, what the name means to this caller: the kernel then looks the
   // name up again and opens the result. It does so once, so no open is told twice. An open of an unknown thread is told only if a
   // second lookup is sure to find another object. The caller lets go of `kept` once the open is done.
@@ -52,13 +57,14 @@ class NameVersions {
   void let_go(const StaleOpens::Released& released);
   // As in store.h.
   bool told_stale(const OpenRequest& request, const Caller& caller) { return tell_stale(request, {}, caller); }
-  bool may_look_again(const Caller& caller, bool by_name);
+  bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
 
  private:
   bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
-  ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
+  ObjectPtr to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
+  Result<ObjectPtr> make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller);
+  Status put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh);
 
   const Parts parts_;
 };

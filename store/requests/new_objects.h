@@ -23,13 +23,14 @@ class NewObjects {
   explicit NewObjects(Parts parts) : parts_(parts) {}
 
   ObjectId next_id() { return ObjectId::make(0, parts_.epoch, parts_.next_number.fetch_add(1)); }
-  ObjectPtr make(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  ObjectPtr make(uint32_t mode, uint32_t rdev, const Caller& caller) { return make(next_id(), mode, rdev, caller); }  // not in the table yet
+  ObjectPtr make(ObjectId id, uint32_t mode, uint32_t rdev, const Caller& caller);  // `id` is of next_id()
 
  private:
   const Parts parts_;
 };
 
-inline ObjectPtr NewObjects::make(uint32_t mode, uint32_t rdev, const Caller& caller) {
+inline ObjectPtr NewObjects::make(ObjectId id, uint32_t mode, uint32_t rdev, const Caller& caller) {
   Attributes attributes;
   attributes.mode = mode;
   attributes.uid = caller.uid;
@@ -37,7 +38,7 @@ inline ObjectPtr NewObjects::make(uint32_t mode, uint32_t rdev, const Caller& ca
   attributes.rdev = rdev;
   attributes.btime_ns = parts_.clock.realtime_ns();
   attributes.atime_ns = attributes.mtime_ns = attributes.ctime_ns = attributes.btime_ns;
-  return std::make_shared<Object>(next_id(), std::move(attributes));
+  return std::make_shared<Object>(id, std::move(attributes));
 }
 
 }  // namespace kvcachefs

@@ -60,12 +60,12 @@ void OpenFiles::note_read_time(Object& object, const OpenRequest& request) {
 }
 
 Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
-  auto found = parts_.tree.get(id);
+  if ((request.write || request.truncate) && parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
+  auto found = parts_.versions.object_to_open(id, request, caller);
   if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
   Tree::ForgetAfter forget(parts_.tree, object);  // unless the open succeeds
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
-  if (request.write && parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   struct LetGo {  // releases `kept` once the object has its handle
     OpenFiles& files;
     ObjectPtr object;

@@ -71,14 +71,14 @@ bool StaleOpens::tell_unless_blind(uint32_t thread_id, Told told, Released& rele
   return true;
 }
 
-bool StaleOpens::tell_once(uint32_t thread_id, bool by_name, Released& released) {
+bool StaleOpens::tell_once(uint32_t thread_id, bool by_name, Released& released, Told told) {
   std::lock_guard lock(mutex_);
   if (repeats_blindly(thread_id, released)) return false;
   if (const auto entry = entries_.find(thread_id); by_name && entry != entries_.end() && is_due(entry->second)) {
     end(entry, released);
     return false;
   }
-  tell_locked(thread_id, {}, released);
+  tell_locked(thread_id, told, released);
   return true;
 }
 
@@ -95,6 +95,7 @@ std::optional<StaleOpens::Told> StaleOpens::note_lookup(uint32_t thread_id, Obje
   }
   entry->second.looked = true;
   entry->second.absent = found ? 0 : key;
+  if (entry->second.stand_in && (entry->second.stand_in->parent != parent || entry->second.stand_in->name != name)) entry->second.stand_in.reset();
   return entry->second.told;
 }
 
@@ -106,6 +107,31 @@ void StaleOpens::keep(uint32_t thread_id, const ObjectPtr& object, Released& rel
   if (before) released.push_back(std::move(before));
 }
 
+ObjectId StaleOpens::stand_in(uint32_t thread_id, StandIn fresh) {
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  if (entry == entries_.end()) return fresh.of;  // the keeper has ended it: too late for a repetition
+  std::optional<StandIn>& known = entry->second.stand_in;
+  if (!known || known->of != fresh.of) known = std::move(fresh);  // the entry is of this name, see note_lookup()
+  return known->id;
+}
+
+std::optional<StaleOpens::StandIn> StaleOpens::stand_in_of(uint32_t thread_id, ObjectId id) const {
+  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  if (entry == entries_.end() || !entry->second.stand_in || entry->second.stand_in->id != id) return std::nullopt;
+  return entry->second.stand_in;
+}
+
+std::optional<ObjectId> StaleOpens::stands_for(ObjectId id) const {
+  if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  for (const auto& [thread_id, entry] : entries_)
+    if (entry.stand_in && entry.stand_in->id == id) return entry.stand_in->of;
+  return std::nullopt;
+}
+
 StaleOpens::Repeated StaleOpens::looked_again(uint32_t thread_id, const ObjectPtr& opened) {
   if (count_.load(std::memory_order_relaxed) == 0) return {};
   std::lock_guard lock(mutex_);
@@ -114,6 +140,8 @@ StaleOpens::Repeated StaleOpens::looked_again(uint32_t thread_id, const ObjectPt
   const Entry& known = entry->second;
   Repeated repeated;
   repeated.repeats = is_due(known) && known.absent == 0 && (known.told.open || (opened && known.kept == opened));
+  const ObjectId before = known.told.object;
+  repeated.blind = repeated.repeats && !known.looked && (!before.valid() || (opened && opened->id == before));
   repeated.kept = std::move(entry->second.kept);
   entries_.erase(entry);
   count_ = entries_.size();

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -24,6 +25,12 @@ class StaleOpens {
     bool write = false, truncate = false;  // flags of the open
     ObjectId object{};                     // by whose id it was opened; invalid: not known
   };
+  // In place of a peer's file `of`, which the thread found under a name and wants to write anew: a file of this node that does not exist
+  // before the open is repeated.
+  struct StandIn {
+    ObjectId id, of, parent;
+    std::string name;
+  };
   // Objects kept for calls that will not be repeated any more. Each is counted in its kept_for_repeat: the caller counts it back.
   using Released = std::vector<ObjectPtr>;
 
@@ -41,15 +48,22 @@ class StaleOpens {
   // without a name (/proc/self/fd/3) unchanged. False: the caller must not answer kStale again.
   bool tell_unless_blind(uint32_t thread_id, Told told, Released& released);
   // The same for a call other than an open. `by_name`: when it is repeated the name will not be found, for it is not there.
-  bool tell_once(uint32_t thread_id, bool by_name, Released& released);
+  // If the call was to create a file, `told` has the flags of its open: when it is repeated, it may open a file.
+  bool tell_once(uint32_t thread_id, bool by_name, Released& released, Told told);
 
   // Call at each lookup; nullopt if it repeats none. If the name is gone no open follows, and the thread's next lookup or open is of another
   // file; but the kernel may look that name up twice, and find it the second time.
   std::optional<Told> note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found, Released& released);
   // Keeps what a repeated lookup found, counted in its kept_for_repeat. Released at once if the thread was not answered kStale.
   void keep(uint32_t thread_id, const ObjectPtr& object, Released& released);
+  // Call when such a lookup finds a peer's file. Returns the id that it answers: `fresh.id`, or the one that the last lookup answered for this name.
+  ObjectId stand_in(uint32_t thread_id, StandIn fresh);
+  // What the thread's last lookup answered, if that was a stand-in with this id.
+  std::optional<StandIn> stand_in_of(uint32_t thread_id, ObjectId id) const;
+  std::optional<ObjectId> stands_for(ObjectId id) const;  // `of` of the stand-in with this id, whichever thread's it is
   struct Repeated {
     bool repeats = false;
+    bool blind = false;  // ... and nothing was looked up for it: it opens what it opened before
     ObjectPtr kept;  // handed over: the caller counts it back once the call is done
   };
   // Call when the thread opens an object (null: by creating it).
@@ -64,6 +78,7 @@ class StaleOpens {
     uint64_t absent = 0;  // the name it then looked up and did not find; it may be there when the kernel asks again
     bool looked = false;  // it has looked something up since
     ObjectPtr kept{};     // what that lookup found; kept until the call is repeated
+    std::optional<StandIn> stand_in{};  // what that lookup answered in place of it
   };
   using Entries = std::unordered_map<uint32_t, Entry>;
   // These require mutex_ held.

@@ -52,7 +52,7 @@ TEST_F(StaleOpensTest, NothingIsKeptForAThreadThatWasNotTold) {
 }
 
 TEST_F(StaleOpensTest, ACallThatIsNoOpenIsRepeatedByWhatItFound) {
-  EXPECT_TRUE(stale.tell_once(kThread, false, released));
+  EXPECT_TRUE(stale.tell_once(kThread, false, released, {}));
   stale.note_lookup(kThread, kHere, "a", true, released);
   stale.keep(kThread, object, released);
   const auto repeated = stale.looked_again(kThread, other);
@@ -80,10 +80,10 @@ TEST_F(StaleOpensTest, ABlindRepetitionIsNotToldAgain) {
 }
 
 TEST_F(StaleOpensTest, ARepeatedCallThatDoesNotFindTheNameIsNotToldAgain) {
-  EXPECT_TRUE(stale.tell_once(kThread, true, released));
+  EXPECT_TRUE(stale.tell_once(kThread, true, released, {}));
   stale.note_lookup(kThread, kHere, "a", false, released);
-  EXPECT_FALSE(stale.tell_once(kThread, true, released));
-  EXPECT_TRUE(stale.tell_once(kThread, true, released));
+  EXPECT_FALSE(stale.tell_once(kThread, true, released, {}));
+  EXPECT_TRUE(stale.tell_once(kThread, true, released, {}));
 }
 
 TEST_F(StaleOpensTest, WhoDoesNotRepeatInTimeIsForgotten) {

@@ -1,0 +1,198 @@
+// Clients that write anew, with O_TRUNC, a name under which another node stored a file, while clients of both nodes change names.
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "store/base/units.h"
+#include "store/testing/settling.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace store_peer_rewrites_test {
+
+
+using testing::link;
+using testing::TestStore;
+
+constexpr OpenRequest kRewrite{.read = false, .write = true, .truncate = true};
+constexpr Caller kWriter{.thread_id = 7}, kOther{.thread_id = 8};
+
+struct StorePeerRewrites : ::testing::Test {
+  void publish() { testing::publish(a, &b); }
+  ObjectId look(const std::string& name, const Caller& caller = kWriter) {
+    const auto found = b->lookup(kRootId, name, caller);
+    EXPECT_TRUE(found) << name << ": " << found.error().message;
+    return found ? found->id : ObjectId{};
+  }
+  Code try_open(ObjectId id, OpenRequest request = kRewrite) {
+    auto opened = b->open(id, request, kWriter);
+    if (!opened) return opened.error().code;
+    b->release(*opened);
+    return Code::kNoData;
+  }
+  // The first try of an open: the kernel knows the name.
+  void refuse(const std::string& name) { ASSERT_EQ(try_open(look(name)), Code::kStale) << name; }
+  // The second, with all of a client's write.
+  void write_at_last(ObjectId id, int seed) {
+    auto opened = b->open(id, kRewrite, kWriter);
+    ASSERT_TRUE(opened) << opened.error().message;
+    b.pwrite(*opened, 0, TestStore::payload(seed, 500));
+    ASSERT_TRUE(b.close(*opened));
+  }
+  void repeat(const std::string& name, int seed) { write_at_last(look(name), seed); }
+  void expect_on_both(const std::string& name, int seed) {
+    publish();
+    for (TestStore* node : {&a, &b}) EXPECT_EQ(node->read_file(name), TestStore::payload(seed, 500)) << name;
+    EXPECT_EQ(a.contents(), b.contents());
+  }
+  void store_at_a(const std::string& name, int seed) { ASSERT_TRUE(a.write_file(name, TestStore::payload(seed, 500))); }
+  void replace_at_a(const std::string& name, int seed) {
+    store_at_a("new", seed);
+    ASSERT_TRUE(a.rename("new", name));
+  }
+
+  TestStore a;
+  TestStore b{testing::node_options("other"), a};
+};
+
+TEST_F(StorePeerRewrites, TheRefusedFileWasRenamedMeanwhileAndAnotherHasItsName) {
+  store_at_a("x", 1);
+  publish();
+  refuse("x");
+  ASSERT_TRUE(a.rename("x", "y"));
+  replace_at_a("x", 2);
+  publish();
+  repeat("x", 3);
+  expect_on_both("x", 3);
+  expect_on_both("y", 1);
+}
+
+TEST_F(StorePeerRewrites, TheRefusedFileHasAnotherNameStill) {
+  store_at_a("x", 1);
+  ASSERT_TRUE(link(a, "x", "linked"));
+  publish();
+  refuse("x");
+  replace_at_a("x", 2);
+  publish();
+  repeat("x", 3);
+  expect_on_both("x", 3);
+  expect_on_both("linked", 1);
+}
+
+TEST_F(StorePeerRewrites, ALinkedFileIsReplacedUnderThisNameAlone) {
+  store_at_a("x", 1);
+  ASSERT_TRUE(link(a, "x", "linked"));
+  publish();
+  refuse("x");
+  repeat("x", 3);
+  expect_on_both("x", 3);
+  expect_on_both("linked", 1);
+}
+
+// An own file, not journaled yet, that was renamed a moment ago: the kernel may mean the old name.
+TEST_F(StorePeerRewrites, TheRefusedFileIsOneOfThisNode) {
+  store_at_a("x", 1);
+  publish();
+  ASSERT_TRUE(b.write_file("tmp", TestStore::payload(2, 500)));
+  ASSERT_TRUE(b.rename("tmp", "y"));
+  refuse("y");
+  repeat("x", 3);  // a symbolic link leads to another name than before
+  expect_on_both("x", 3);
+  expect_on_both("y", 2);
+}
+
+TEST_F(StorePeerRewrites, TheKernelMayLookTwice) {
+  store_at_a("x", 1);
+  publish();
+  refuse("x");
+  const ObjectId first = look("x");
+  EXPECT_EQ(look("x"), first);
+  const auto stat = b->stat(first);  // it may check the mode before it opens
+  ASSERT_TRUE(stat) << stat.error().message;
+  EXPECT_EQ(stat->id, first);
+  EXPECT_EQ(stat->size_bytes, 500u);
+  write_at_last(first, 3);
+  EXPECT_EQ(look("x"), first);
+  expect_on_both("x", 3);
+}
+
+TEST_F(StorePeerRewrites, WhatIsLookedUpAndNotRewrittenStays) {
+  store_at_a("x", 1);
+  publish();
+  refuse("x");  // and the path leads nowhere when the kernel looks again
+  const auto found = b->lookup(kRootId, "x", kWriter);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->size_bytes, 500u);
+  EXPECT_EQ(try_open(found->id, {}), Code::kStale);
+  EXPECT_EQ(try_open(look("x"), {}), Code::kNoData);
+  expect_on_both("x", 1);
+}
+
+TEST_F(StorePeerRewrites, AnOpenThatWasNotRepeatedDoesNotSpoilTheNext) {
+  store_at_a("x", 1);
+  store_at_a("y", 1);
+  publish();
+  const ObjectId known = look("y");
+  refuse("x");
+  look("x");  // and it was a symbolic link too many
+  EXPECT_EQ(try_open(known), Code::kStale) << "the first try of this open";
+  repeat("y", 3);
+  expect_on_both("y", 3);
+  expect_on_both("x", 1);
+}
+
+TEST_F(StorePeerRewrites, WithoutANameTheFileStays) {
+  store_at_a("x", 1);
+  publish();
+  const ObjectId known = look("x");
+  EXPECT_EQ(try_open(known), Code::kStale);
+  EXPECT_EQ(try_open(known), Code::kReadOnly) << "/proc/self/fd/3: nothing was looked up";
+  expect_on_both("x", 1);
+}
+
+// As if it had been removed, or another renamed over it, while it was open.
+TEST_F(StorePeerRewrites, TheNameIsGoneOrAnothersBetweenTheLookupAndTheOpen) {
+  for (const bool is_replaced : {false, true}) {
+    store_at_a("x", 1);
+    publish();
+    refuse("x");
+    const ObjectId found = look("x");
+    ASSERT_TRUE(b.unlink("x"));
+    if (is_replaced) {
+      ASSERT_TRUE(b.write_file("x", TestStore::payload(2, 500), kOther.thread_id));
+    }
+    auto opened = b->open(found, kRewrite, kWriter);
+    ASSERT_TRUE(opened) << opened.error().message;
+    b.pwrite(*opened, 0, TestStore::payload(3, 500));
+    b.settle();
+    ASSERT_TRUE(b.close(*opened));
+    publish();
+    EXPECT_EQ(b.exists("x"), is_replaced);
+    if (is_replaced) expect_on_both("x", 2);
+    EXPECT_EQ(b->status().objects_total, is_replaced ? 1u : 0u);
+    EXPECT_EQ(b->status().live_bytes, is_replaced ? 4 * kKiB : 0);
+  }
+}
+
+TEST_F(StorePeerRewrites, AnotherFileOfTheOtherNodeIsThereBetweenTheLookupAndTheOpen) {
+  store_at_a("x", 1);
+  publish();
+  refuse("x");
+  const ObjectId found = look("x");
+  replace_at_a("x", 2);
+  publish();
+  write_at_last(found, 3);
+  expect_on_both("x", 3);
+}
+
+// The kernel asks to create a name that it does not know; then the directory turns out to be gone, and is there anew.
+TEST_F(StorePeerRewrites, ACreateThatIsRepeatedMayOpen) {
+  store_at_a("x", 1);
+  publish();
+  ASSERT_TRUE(b->may_look_again(kWriter, /*by_name=*/true, kRewrite));
+  repeat("x", 3);
+  expect_on_both("x", 3);
+}
+
+}  // namespace store_peer_rewrites_test
+}  // namespace kvcachefs
