@@ -75,15 +75,21 @@ EvictionSurvey Evictor::survey() const {
 std::array<uint64_t, 24> Evictor::bytes_by_age() const {
   constexpr uint64_t kPromisedPart = 16;
   std::array<uint64_t, 24> bytes{};
-  if (!on() || filling() != 0) return bytes;
+  if (!on()) return bytes;
+  if (filling() != 0) {
+    bytes[0] = 1;
+    return bytes;
+  }
   const int64_t now = now_ms();
   uint64_t seen = 0;
   see_some([&](const Entry& entry) {
     ++seen;
-    if (entry.is(kPinned | kYoung | kAside)) return;
-    const bool promised = entry.is(kLooked) && is_used_lately(entry, now, Leases::kSettled);
+    if (entry.is(kPinned | kAside)) return;
+    // A young one is published at once if nothing else can be chosen. Its size may not be known before it is closed.
+    const bool young = entry.is(kYoung), promised = young || (entry.is(kLooked) && is_used_lately(entry, now, Leases::kSettled));
+    const uint64_t blocks = std::max<uint64_t>(entry.blocks, young ? 1 : 0);
     const auto unused_s = static_cast<uint64_t>(std::max<int64_t>(0, ms_since(entry.used, now)) / 1000);
-    bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += entry.blocks * kBlockBytes / (promised ? kPromisedPart : 1);
+    bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += blocks * kBlockBytes / (promised ? kPromisedPart : 1);
   });
   const uint64_t objects = counts().objects;
   if (seen > 0 && objects > seen)  // only a sample was seen

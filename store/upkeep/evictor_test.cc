@@ -78,6 +78,24 @@ TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {
   EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 4 * kChunk);
 }
 
+// Others refuse calls at once if they are told that there is nothing.
+TEST_F(EvictorTest, OthersAreToldThatSomethingMayGoBeforeItIsKnownHowMuch) {
+  EXPECT_GT(sum_of(evictor_.bytes_by_age()), 0u) << "while filling";
+  fill();
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 0u) << "nothing is stored";
+  evictor_.created(kRootId, "in-place", id_of(1));
+  EXPECT_GT(sum_of(evictor_.bytes_by_age()), 0u) << "its size is told at its close";
+  evictor_.written(id_of(1), kChunk);
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), kChunk / 16) << "it may be renamed soon";
+  EXPECT_EQ(evict(1, Evictor::Leases::kBreak), Numbers{1});
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 0u);
+  store(2);
+  ASSERT_TRUE(evictor_.pin(id_of(2), false, true));
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 0u) << "all is pinned";
+  evictor_.configure({.on = false, .lease_ms = 0, .policy = "lru", .most_pinned_bytes = 0});
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 0u) << "nothing is evicted here";
+}
+
 // For a second the kernel answers the probes of a name itself: not for a name behind which lines fork.
 TEST_F(EvictorTest, EachProbeOfWhatManyRequestsBeginWithIsToBeSeen) {
   fill();

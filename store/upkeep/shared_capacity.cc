@@ -41,7 +41,9 @@ OwnFigures SharedCapacity::figures(bool alone) {
     rated_ns_ = now_ns;
     written_bytes_ = written;
   }
-  if (!alone && now_ns - aged_ns_ >= kAgedNs) {
+  // A node that tells nothing evictable is not waited for: if there was nothing at the last look, what was stored since is told at once.
+  const bool told_nothing = std::ranges::all_of(by_age_, [](uint64_t bytes) { return bytes == 0; });
+  if (!alone && (told_nothing || now_ns - aged_ns_ >= kAgedNs)) {
     aged_ns_ = now_ns;
     by_age_ = parts_.evictor.bytes_by_age();
   }

@@ -201,6 +201,25 @@ TEST_F(SharedCapacityTest, AShareIsTakenOnceASecond) {
   EXPECT_EQ(shared_.take_share(), 2 * kMiB);
 }
 
+// A node that has just begun has nothing to evict. Others refuse calls while all nodes tell that.
+TEST_F(SharedCapacityTest, TheFirstChunksAreToldAtOnce) {
+  evictor_.configure({.on = true, .lease_ms = 0, .policy = "lru", .most_pinned_bytes = UINT64_MAX});
+  evictor_.found_directory({}, {}, kRootId, false);
+  for (const uint64_t number = evictor_.filling(); !evictor_.build(number);) continue;
+  EXPECT_EQ(shared_.figures(false).evictable_by_age, BytesByAge{});
+  const ObjectId chunk = ObjectId::make(0, 1, 100);
+  evictor_.created(kRootId, "chunk.tmp", chunk);
+  evictor_.published(1, kRootId, "chunk", chunk, kMiB);
+  const OwnFigures figures = shared_.figures(false);
+  EXPECT_EQ(figures.evictable_by_age[0], kMiB);
+  PeerFigures peer{.capacity_bytes = 64 * kMiB, .physical_bytes = 60 * kMiB, .claim_bytes = 60 * kMiB, .wish_bytes = 62 * kMiB,
+                   .evictable_by_age = figures.evictable_by_age, .life = PeerFigures::Life::kLives};
+  OwnFigures newcomer;
+  newcomer.capacity_bytes = 64 * kMiB;
+  newcomer.waits = true;
+  EXPECT_TRUE(plan_claim(newcomer, kMiB, {{peer}}).others_make_room);
+}
+
 TEST_F(SharedCapacityTest, TheRateOfWritingIsTold) {
   shared_.figures(false);
   for (int second = 0; second < 8; ++second) {

@@ -235,6 +235,35 @@ def test_a_second_node_writes_at_once_on_an_empty_volume(new_mount):
     assert all(get(b, number) for number in range(1000, 1017))
 
 
+def test_a_call_waits_also_where_all_that_others_have_was_written_a_moment_ago(nodes):
+    a, b = nodes
+    enough = threading.Event()
+
+    def claims_all_and_wishes_for_more():
+        capacity = a.status()["capacity"]
+        return CAPACITY * 7 // 8 <= capacity["claim_bytes"] <= capacity["wish_bytes"]
+
+    def fill_in_place():
+        for number in range(2_000):
+            if enough.is_set():
+                break
+            with open(os.path.join(a.path, f"in-place-{number}"), "xb", buffering=0) as file:
+                file.write(payload(f"shared/{number % 64}", CHUNK))
+
+    def come():
+        try:
+            wait_until(claims_all_and_wishes_for_more, SOON, "a has it all")
+            for number in range(4):  # none of them fits into the claim of a node that has stored nothing
+                with open(os.path.join(b.path, f"large-{number}"), "xb", buffering=0) as file:
+                    assert file.write(bytes(8 * MIB)) == 8 * MIB
+        finally:
+            enough.set()
+
+    in_threads(fill_in_place, come)
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+
+
 def test_a_node_that_is_alone_claims_no_more_than_it_may_need_soon(new_mount):
     a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
     first = a.status()["capacity"]
