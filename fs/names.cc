@@ -127,6 +127,7 @@ void create(const Request& request, fuse_ino_t parent, const char* name, mode_t 
   const ObjectId directory = object_of(request, parent);
   Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
   if (!made) {
+    if (file->flags & O_EXCL) return reply_object_error(request, made.error(), Gone::kName);  // its repetition opens no file that is there
     OpenRequest how = open_request_of(file->flags);
     how.truncate = file->flags & O_TRUNC;
     return reply_object_error(request, made.error(), Gone::kName, how);

@@ -409,8 +409,7 @@ Status StoreImpl::close() {
   // No client reads here any more. Space that is held for other nodes is given back by the next start, which is told where to look.
   checkpointer_->end_reading();
   keeper_->end_lingering(/*all=*/true);
-  if (status && !read_only_) checkpointer_->look_for_journal();
-  if (status && !read_only_) watch_->look_for_volume_file();
+  if (status && !read_only_) watch_->look_for_volume();
   if (status) status = checkpointer_->index_point();
   constexpr int kMostLooks = 3;  // at a pack of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();

@@ -150,7 +150,7 @@ TEST_F(StorePeerRewrites, WithoutANameTheFileStays) {
   expect_on_both("x", 1);
 }
 
-// As if it had been removed, or another renamed over it, while it was open.
+// As if it had been removed while it was open; a file that another client made since is written anew.
 TEST_F(StorePeerRewrites, TheNameIsGoneOrAnothersBetweenTheLookupAndTheOpen) {
   for (const bool is_replaced : {false, true}) {
     store_at_a("x", 1);
@@ -168,10 +168,48 @@ TEST_F(StorePeerRewrites, TheNameIsGoneOrAnothersBetweenTheLookupAndTheOpen) {
     ASSERT_TRUE(b.close(*opened));
     publish();
     EXPECT_EQ(b.exists("x"), is_replaced);
-    if (is_replaced) expect_on_both("x", 2);
+    if (is_replaced) expect_on_both("x", 3);
     EXPECT_EQ(b->status().objects_total, is_replaced ? 1u : 0u);
     EXPECT_EQ(b->status().live_bytes, is_replaced ? 4 * kKiB : 0);
   }
+}
+
+// Both were refused before either had looked again.
+TEST_F(StorePeerRewrites, OfTwoThreadsAtOnceEachRenamesItsOwnFile) {
+  store_at_a("x.tmp", 1);
+  publish();
+  for (const Caller& caller : {kWriter, kOther}) {
+    const auto opened = b->open(look("x.tmp", caller), kRewrite, caller);
+    ASSERT_FALSE(opened);
+    ASSERT_EQ(opened.error().code, Code::kStale);
+  }
+  const ObjectId first = look("x.tmp", kWriter), second = look("x.tmp", kOther);
+  auto one = b->open(first, kRewrite, kWriter);
+  ASSERT_TRUE(one) << one.error().message;
+  auto other = b->open(second, kRewrite, kOther);
+  ASSERT_TRUE(other) << other.error().message;
+  b.pwrite(*one, 0, TestStore::payload(2, 500));
+  b.pwrite(*other, 0, TestStore::payload(3, 500));
+  ASSERT_TRUE(b.close(*other));
+  ASSERT_TRUE(b.rename("x.tmp", "other", kOther.thread_id));
+  ASSERT_TRUE(b.close(*one));
+  ASSERT_TRUE(b.rename("x.tmp", "one", kWriter.thread_id));
+  expect_on_both("one", 2);
+  expect_on_both("other", 3);
+  EXPECT_FALSE(b.exists("x.tmp"));
+}
+
+TEST_F(StorePeerRewrites, OfTwoThreadsThatWriteANameInPlaceTheLastOneWins) {
+  store_at_a("x", 1);
+  publish();
+  for (const Caller& caller : {kWriter, kOther}) ASSERT_FALSE(b->open(look("x", caller), kRewrite, caller));
+  const ObjectId first = look("x", kOther), second = look("x", kWriter);
+  auto one = b->open(first, kRewrite, kOther);
+  ASSERT_TRUE(one) << one.error().message;
+  b.pwrite(*one, 0, TestStore::payload(2, 500));
+  ASSERT_TRUE(b.close(*one));
+  write_at_last(second, 3);
+  expect_on_both("x", 3);
 }
 
 TEST_F(StorePeerRewrites, AnotherFileOfTheOtherNodeIsThereBetweenTheLookupAndTheOpen) {

@@ -87,11 +87,11 @@ struct NamedIds {
   template <class Decode>
   Status read(Volume& volume, const std::string& node, uint32_t epoch, const std::string& path, Decode decode) {
     const auto file = volume.open(path, {});
-    if (!file) return {};
+    if (!file && is_not_there(file.error())) return {};
+    if (!file) return std::unexpected(file.error());  // a file that cannot be read now may name another id than those that can
     Bytes start(kMaxHeaderBytes);
-    const auto got = (*file)->read(start, 0);
-    if (!got) return {};
-    const Result<FileIdentity> identity = decode(ByteSpan(start).first(*got));
+    KVC_ASSIGN(const size_t got, (*file)->read(start, 0));
+    const Result<FileIdentity> identity = decode(ByteSpan(start).first(got));
     if (!identity && identity.error().code == Code::kVersion) return std::unexpected(Error(identity.error()).at(path));
     if (identity && identity->node == node && identity->epoch == epoch) by_id.try_emplace(identity->volume_uuid, path);
     return {};
@@ -145,12 +145,12 @@ Result<VolumeHeader> open_or_make_volume(Volume& volume, Stamp created) {
   const auto nodes = volume.list("nodes");
   const bool first = !nodes || nodes->empty();
   for (int i = 0;; ++i) {
-    if (first) KVC_TRY(remove_drafts(volume));
+    if (first || i > 0) KVC_TRY(remove_drafts(volume));
     auto header = read_header(volume);
-    if (!header && !first) return std::unexpected(with_advice(volume, std::move(header).error()));
-    // The file may have two names for a moment while another node makes it: retry.
+    // The file has two names for a moment while another node makes it, and until now if a daemon died then: retry.
     if (!header && header.error().code == Code::kIo && i < kMostTries) continue;
     if (header) return header;
+    if (!first) return std::unexpected(with_advice(volume, std::move(header).error()));
     if (header.error().code != Code::kNotFound) return std::unexpected(with_advice(volume, std::move(header).error()));
     KVC_TRY(check_may_be_volume(volume));
     header = make_header(volume, created);
@@ -162,6 +162,10 @@ Result<VolumeHeader> open_or_make_volume(Volume& volume, Stamp created) {
 
 Result<VolumeHeader> read_volume_file(Volume& volume) {
   auto header = read_header(volume);
+  if (!header && header.error().code == Code::kIo) {  // it has two names if a daemon died while it made the file
+    KVC_TRY(remove_drafts(volume));
+    header = read_header(volume);
+  }
   if (!header) return std::unexpected(with_advice(volume, std::move(header).error()));
   return header;
 }

@@ -71,12 +71,19 @@ TEST_F(MakeVolume, AStartThatWasCutShortIsFinished) {
   EXPECT_EQ(entries(), 1u);
 }
 
-// Drafts are removed only while there is no node: later a file with two names belongs to somebody.
-TEST_F(MakeVolume, AVolumeInUseIsLeftAlone) {
-  ASSERT_TRUE(open_or_make_volume(*volume_, Stamp{7}));
+// A mounted daemon, or fsck, puts it back in two steps as well.
+TEST_F(MakeVolume, OfAVolumeInUseADraftIsRemovedAndAnotherNameIsLeftAlone) {
+  const auto made = open_or_make_volume(*volume_, Stamp{7});
+  ASSERT_TRUE(made);
   ASSERT_TRUE(volume_->make_directories("nodes/a"));
-  std::filesystem::create_hard_link(path("VOLUME"), path("VOLUME.0123456789abcdef.tmp"));
+  for (const bool by_mount : {true, false}) {
+    std::filesystem::create_hard_link(path("VOLUME"), path("VOLUME.0123456789abcdef.tmp"));
+    EXPECT_EQ(by_mount ? open_or_make_volume(*volume_, Stamp{8}).value() : read_volume_file(*volume_).value(), *made);
+    EXPECT_EQ(entries(), 2u);
+  }
+  std::filesystem::create_hard_link(path("VOLUME"), path("VOLUME.mine"));
   EXPECT_EQ(open_or_make_volume(*volume_, Stamp{8}).error().code, Code::kIo);
+  EXPECT_EQ(read_volume_file(*volume_).error().code, Code::kIo);
   EXPECT_EQ(entries(), 3u);
 }
 

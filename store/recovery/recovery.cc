@@ -226,8 +226,9 @@ Status Recovery::load_checkpoint(ReplayFilter& filter) {
 
 // --- replay ---
 
-// An error of syncfs() may be about writes that failed long ago, also those of other programs: it is reported once to each who opens the file system. A second
-// call would succeed even if writes of this one failed. So each file of the node is asked instead.
+// An error of syncfs() may be about writes that failed long ago, also those of other programs: the kernel reports it once to each program that opens the file
+// system. A second call would succeed even if writes of this one failed. So each file of the node is synced instead: that reports what failed since, but not an
+// error that the daemon before was told of already, nor one of an inode that has left the cache.
 Status Recovery::sync_earlier_lives() {
   const Status synced = volume_.sync_everything();
   if (synced) return {};

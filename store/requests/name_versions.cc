@@ -55,12 +55,17 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, ObjectId id, cons
 // Makes a new empty body under the name, which `object` has; `object` stays as an older version.
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
-  KVC_ASSIGN(Namespace::Edit state, tree.edit(parent, name));
   ObjectPtr fresh = to_be_written(object, parts_.new_objects.next_id(), caller);
+  KVC_TRY(add_version(tree, parent, name, object, fresh));
+  return fresh;
+}
+
+Status NameVersions::add_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh) {
+  KVC_ASSIGN(Namespace::Edit state, tree.edit(parent, name));
   fresh->temporary = true;
   fresh->lock_identity = object->lock_identity.load();
   tree.add_version(state, parent, name, object, fresh);
-  return fresh;
+  return {};
 }
 
 // --- stand-ins ---
@@ -92,9 +97,9 @@ Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, 
     fresh->awaiting_open = false;
     fresh->unflushed_handles = 0;
   }
-  const Status put = put_in_place(tree, asked, fresh);
+  const Status put = put_in_place(tree, asked, fresh, caller);
   if (!put && put.error().code != Code::kNotFound && put.error().code != Code::kStale) return std::unexpected(put.error());
-  if (!put) {  // the name was removed or given anew since the lookup: as if that had come after the open
+  if (!put) {  // the name was removed since the lookup: as if that had come after the open
     {
       const auto lock = fresh->lock();
       fresh->nlink = 1;
@@ -106,13 +111,14 @@ Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, 
   return fresh;
 }
 
-// Gives it the name, in place of a peer's file there, on all nodes. kNotFound: no peer's file is there any more.
-Status NameVersions::put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh) {
+// Gives it the name, in place of the file there, on all nodes. That may be one of this node since the lookup, as when two threads write the name
+// anew at once: a file that its writer may still rename stays beside it as a version. kNotFound: no file has the name any more.
+Status NameVersions::put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh, const Caller& caller) {
   KVC_ASSIGN(const auto found, tree.find_name(asked.parent, asked.name));
-  const bool is_there = found && found->child.is_foreign() && found->type_bits == S_IFREG;
-  if (!is_there) return fail(Code::kNotFound, entry_text(asked.parent, asked.name));
+  if (!found || found->type_bits != S_IFREG) return fail(Code::kNotFound, entry_text(asked.parent, asked.name));
   KVC_ASSIGN(const ObjectPtr replaced, tree.get(found->child));
   const Tree::ForgetAfter forget(tree, replaced);
+  if (!replaced->id.is_foreign() && tree.still_written_by_other(*replaced, caller.thread_id)) return add_version(tree, asked.parent, asked.name, replaced, fresh);
   KVC_ASSIGN(const ObjectPtr directory, tree.directory_for_entry(asked.parent));
   const Tree::ForgetAfter forget_directory(tree, directory);
   KVC_TRY(tree.make_entry(directory, asked.name, fresh));
@@ -178,7 +184,10 @@ bool NameVersions::may_look_again(const Caller& caller, bool by_name, const std:
 }
 
 std::unexpected<Error> NameVersions::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
-  if (error.code != Code::kNotFound) return std::unexpected(std::move(error));
+  if (error.code != Code::kNotFound) {  // the call ends with this error: the thread's next open is no repetition of it
+    if (StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) let_go({std::move(repeated.kept)});
+    return std::unexpected(std::move(error));
+  }
   if (!tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }

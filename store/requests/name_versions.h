@@ -64,7 +64,8 @@ class NameVersions {
   ObjectPtr to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller);
-  Status put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh);
+  Status add_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
+  Status put_in_place(Tree::Write& tree, const StaleOpens::StandIn& asked, const ObjectPtr& fresh, const Caller& caller);
 
   const Parts parts_;
 };

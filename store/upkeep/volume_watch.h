@@ -61,15 +61,15 @@ class VolumeWatch {
   // Once there is room again, restores the used part of the journal's reserve. A small volume is not filled with it: excess that a run with
   // a larger capacity kept is given back.
   void refill_reserve();
-  // Looks for the file VOLUME, which others may have removed or damaged. measure() does so as well.
-  void look_for_volume_file();
+  // Looks for the volume's directories, the journal and the file VOLUME, which others may have removed or damaged. measure() does so as well.
+  void look_for_volume();
   // Only gives the excess back: at a start, before anything is evicted for it, where refilling would take long.
   void trim_reserve();
 
  private:
   uint64_t reserve_bytes(const SpaceInfo& backing) const;
   void keep_reserve_within(uint64_t bytes);
-  void look_for_volume();
+  void look_for_volume_file();
   void follow_size(const SpaceInfo& backing);
   void keep_spare_files(const SpaceInfo& backing);
 
