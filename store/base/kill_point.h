@@ -56,7 +56,7 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "crashed-extent-removed",  // at a start: one extent that no record names is removed, others may not be
     "leftover-punched",        // after a start: one dead range of a pack of an earlier life is given back
     // a start
-    "volume-linked",           // the first start: a new volume has its header, still with its temporary name as well
+    "volume-linked",           // a new volume, or one that had lost it, has its header, still with its temporary name as well
     "checkpoint-half-loaded",  // the index is rebuilt and has read a part of the checkpoint
     "batch-replayed",          // one batch of the journals is applied
     "epoch-made",              // the directories of a new epoch are there, without a journal

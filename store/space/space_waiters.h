@@ -26,7 +26,7 @@ class SpaceWaiters {
   // when a call begins to wait; it must make sure that begin_round() is called soon.
   SpaceWaiters(const Space& space, std::atomic<uint64_t>& refused, Clock& clock, std::function<void()> ask_for_round)
       : space_(space), refused_(refused), clock_(clock), ask_for_round_(std::move(ask_for_round)) {}
-  // `may_make_more` tells, without taking a lock, whether a round may free more than the dead space (by eviction): then calls wait even if
+  // `may_make_more` (called with no lock of this class, takes leaf locks only) tells whether a round may free more than dead space: then calls wait even if
   // the last round gave nothing back, and four times as often. Set before use.
   void set_source(std::function<bool()> may_make_more) { may_make_more_ = std::move(may_make_more); }
 

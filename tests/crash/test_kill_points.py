@@ -47,7 +47,7 @@ PASSINGS = {
 REBUILDS = {"checkpoint-half-loaded"}  # passed when the index is gone
 BEFORE_WRITERS = {"leftover-punched"}  # in the background of a start; writers may replace all that it would look at
 AT_UNMOUNT = {"drained", "index-closed", "index-marked"}
-FIRST_MOUNT = {"volume-linked"}  # passed once in the life of a volume
+FIRST_MOUNT = {"volume-linked"}  # passed when the file VOLUME is made: once in the life of a volume, or when it was lost
 OF_GC = {"node-set-aside", "node-half-removed"}  # of a command, in tests/mount/test_gc.py
 IN_BLOCKS = {"journal-next"}  # of journals in blocks, which a volume on a network has
 
@@ -242,6 +242,25 @@ def test_a_first_mount_that_is_killed_is_finished_by_the_next(new_mount, monkeyp
     mount.stop()
     fsck = run_command("fsck", mount.volume)
     assert fsck.returncode == 0, f"fsck: exit code {fsck.returncode}: {fsck.stdout}{fsck.stderr}"
+
+
+def test_killed_while_a_lost_volume_file_is_put_back(new_mount, monkeypatch):
+    mount = new_mount()
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(b"chunk")
+    mount.stop()
+    monkeypatch.setenv("KVCACHEFS_KILL_POINT", "volume-linked")
+    mount.start()
+    monkeypatch.delenv("KVCACHEFS_KILL_POINT")
+    os.unlink(os.path.join(mount.volume, "VOLUME"))
+    wait_until(lambda: died(mount), 30, "the daemon is killed while it puts VOLUME back")
+    mount.kill()  # what is left of it
+    assert len([name for name in os.listdir(mount.volume) if name.startswith("VOLUME")]) == 2
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert file.read() == b"chunk"
+    mount.stop()
+    assert [name for name in sorted(os.listdir(mount.volume)) if name.startswith("VOLUME")] == ["VOLUME"]
 
 
 @pytest.mark.parametrize("text", ["no-such-point", "batch-made:0", "batch-made:", "batch-made:1x"])
