@@ -10,7 +10,8 @@ namespace full_volume_test {
 
 class NodesFullVolume : public TwoNodes {};
 
-// The second lookup of an open that is told to look again makes the file that takes the other node's place, and finds no room for it.
+// The repetition of an open that is told to look again makes the file that takes the place of the other node's, and finds no room for it. The call
+// is over with that: the next open is told to look again.
 TEST_F(NodesFullVolume, ARewriteThatFindsNoRoomIsOver) {
   for (const char* name : {"x", "y"}) ASSERT_TRUE(write(a, name, make_body(1, 100'000)));
   ASSERT_TRUE(a.drain());
@@ -23,12 +24,18 @@ TEST_F(NodesFullVolume, ARewriteThatFindsNoRoomIsOver) {
     const Caller caller{.thread_id = 7};
     const auto found = b.store().lookup(kRootId, name, caller);
     ASSERT_TRUE(found) << found.error().message;
-    const auto opened = b.store().open(found->id, {.read = false, .write = true, .truncate = true}, caller);
+    const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
+    const auto opened = b.store().open(found->id, rewrite, caller);
     ASSERT_FALSE(opened);
     EXPECT_EQ(opened.error().code, Code::kStale) << name << ": " << opened.error().message;
     const auto again = b.store().lookup(kRootId, name, caller);
-    ASSERT_FALSE(again) << "there is room";
-    EXPECT_EQ(again.error().code, Code::kNoSpace);
+    ASSERT_TRUE(again) << again.error().message;
+    const auto repeated = b.store().open(again->id, rewrite, caller);
+    ASSERT_FALSE(repeated) << "there is room";
+    EXPECT_EQ(repeated.error().code, Code::kNoSpace);
+    const auto kept = b.store().lookup(kRootId, name, caller);
+    ASSERT_TRUE(kept) << kept.error().message;
+    EXPECT_EQ(kept->size_bytes, 100'000u) << "nothing was lost";
   }
 }
 
