@@ -92,6 +92,9 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   if (found->type_bits != S_IFDIR) parts_.probes.hit();
   tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, tree.stat(chosen));
+  if (told && told->open && !S_ISREG(stat.mode) && !S_ISDIR(stat.mode) && !S_ISLNK(stat.mode)) {  // the kernel opens a FIFO by itself: the call is over here
+    if (auto over = parts_.stale_opens.looked_again(caller.thread_id, nullptr); over.kept) tree.let_go({std::move(over.kept)});
+  }
   if (told && told->truncate && chosen.is_foreign() && S_ISREG(stat.mode)) {
     stat.id = parts_.stale_opens.stand_in(caller.thread_id, {parts_.new_objects.next_id(), chosen, parent, std::string(name)});
     brief = true;

@@ -75,8 +75,12 @@ bool StaleOpens::tell_once(uint32_t thread_id, bool by_name, Released& released,
   std::lock_guard lock(mutex_);
   if (repeats_blindly(thread_id, released)) return false;
   if (const auto entry = entries_.find(thread_id); by_name && entry != entries_.end() && is_due(entry->second)) {
-    end(entry, released);
-    return false;
+    // A file is created where the lookup of the repetition found none. If it found one, the entry is of an earlier call that ended otherwise.
+    const bool is_later = told.open && entry->second.looked && entry->second.absent == 0;
+    if (!is_later) {
+      end(entry, released);
+      return false;
+    }
   }
   tell_locked(thread_id, told, released);
   return true;

@@ -86,6 +86,14 @@ TEST_F(StaleOpensTest, ARepeatedCallThatDoesNotFindTheNameIsNotToldAgain) {
   EXPECT_TRUE(stale.tell_once(kThread, true, released, {}));
 }
 
+TEST_F(StaleOpensTest, ACallToCreateAFileAfterOneThatFoundSomethingIsALaterOne) {
+  EXPECT_TRUE(stale.tell_once(kThread, true, released, {.open = true}));
+  stale.note_lookup(kThread, kHere, "a", true, released);  // a link that leads nowhere: no open comes
+  EXPECT_TRUE(stale.tell_once(kThread, true, released, {.open = true}));
+  stale.note_lookup(kThread, kHere, "b", false, released);
+  EXPECT_FALSE(stale.tell_once(kThread, true, released, {.open = true}));
+}
+
 TEST_F(StaleOpensTest, WhoDoesNotRepeatInTimeIsForgotten) {
   stale.tell(kThread, {.open = true}, released);
   stale.keep(kThread, object, released);
