@@ -108,7 +108,7 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
     return std::unexpected(std::move(entered).error());
   }
   // The open that the thread was to repeat became this create.
-  if (ObjectPtr kept = parts_.stale_opens.looked_again(caller.thread_id, nullptr).kept) parts_.versions.let_go({std::move(kept)});
+  parts_.versions.end_repetition(caller);
   if (origin.announced) parts_.accesses.published(caller.thread_id, parent, name, object->id, origin, 0);  // it is written under its final name
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);

@@ -22,7 +22,6 @@
 #include "store/requests/name_versions.h"
 #include "store/requests/new_objects.h"
 #include "store/requests/room_for_records.h"
-#include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
 #include "store/writeback/urgent_lane.h"
 #include "store/writeback/volume_refusals.h"
@@ -34,7 +33,6 @@ class NameRequests {
  public:
   struct Parts {
     Tree& tree;
-    StaleOpens& stale_opens;
     NameVersions& versions;
     AttributeRequests& attributes;
     NewObjects& new_objects;

@@ -116,7 +116,7 @@ class NameRequestsTest : public WritebackFixture {
                                  [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts&) {},
                                  [](ObjectId) { return std::nullopt; }},
                                 false}};
-  NameRequests names{{tree, stale_opens, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,
+  NameRequests names{{tree, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,
                       probes, counters, options, request_clock, false}};
   RenameRequests renames{{tree, writes, changes, dirty, urgent, probes, options, false}};
 };

@@ -169,6 +169,10 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
   return {};
 }
 
+void NameVersions::end_repetition(const Caller& caller) {
+  if (StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) let_go({std::move(repeated.kept)});
+}
+
 bool NameVersions::tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller) {
   StaleOpens::Released released;
   const bool told = parts_.stale_opens.tell_unless_blind(caller.thread_id, told_of(request, id), released);
@@ -185,7 +189,7 @@ bool NameVersions::may_look_again(const Caller& caller, bool by_name, const std:
 
 std::unexpected<Error> NameVersions::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
   if (error.code != Code::kNotFound) {  // the call ends with this error: the thread's next open is no repetition of it
-    if (StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) let_go({std::move(repeated.kept)});
+    end_repetition(caller);
     return std::unexpected(std::move(error));
   }
   if (!tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
@@ -203,7 +207,7 @@ Result<Stat> NameVersions::open_directory(ObjectId id, const Caller& caller) {
     gone = !stat || (stat->nlink == 0 && !(object && Tree::View::is_read_still(*object)));
   }
   if (gone && tell_stale({}, id, caller)) return fail(Code::kStale, fmt::format("directory {} was removed; look its name up again", id.value));
-  if (StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) let_go({std::move(repeated.kept)});
+  end_repetition(caller);
   return stat;
 }
 

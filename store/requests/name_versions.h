@@ -55,6 +55,8 @@ class NameVersions {
   // As in store.h.
   Result<Stat> open_directory(ObjectId id, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
+  // The caller's call is over: its next open repeats none that was answered kStale.
+  void end_repetition(const Caller& caller);
   // As in store.h.
   bool told_stale(const OpenRequest& request, const Caller& caller) { return tell_stale(request, {}, caller); }
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
