@@ -135,6 +135,7 @@ Status StoreImpl::start(std::string_view holder) {
                                             return journal_room_->write([&] { return note_lost_records(*volume_, identity_.node, last_epoch); });
                                           }}));
   index_ = std::move(found.index);
+  index_->limit_kept(std::clamp(options.memory_bytes / 2, 32 * kMiB, 128 * kMiB));
   index_rebuilt_ = found.index_rebuilt;
   unclean_start_ = found.unclean;
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/base/units.h"
 #include "store/chain/sidecar.h"
 
 namespace kvcachefs {
@@ -17,6 +18,8 @@ ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   options.planner.ahead_max_bytes = ahead_bytes;
   options.planner.total_max_bytes = total_bytes;
   options.planner.max_loads_per_plan = 8;  // the lock is held during a plan
+  // With little memory for bodies the table is small as well (invariant 10 bounds the whole process); rows that it drops are read from the index.
+  options.successor_memory_bytes = std::clamp<size_t>(total_bytes / 2, 8 * kMiB, options.successor_memory_bytes);
   return options;
 }
 }  // namespace

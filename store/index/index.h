@@ -111,7 +111,9 @@ class Index {
   virtual Result<bool> is_empty(ObjectId directory) const = 0;
   virtual Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const = 0;
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
-  // Reads the first part of the file (up to 128 MiB) into memory and locks it there. Blocks; best effort.
+  // How much of the file keep_in_memory() may lock: 128 MiB until this is called.
+  virtual void limit_kept(uint64_t most_bytes) = 0;
+  // Reads the first part of the file into memory and locks it there. Blocks; best effort.
   virtual void keep_in_memory() const = 0;
   // Unmaps file pages beyond that part, so that they count as page cache and not as memory of this process. Call every few seconds; each commit does it, too.
   virtual void let_go_of_mapped() const = 0;

@@ -256,6 +256,24 @@ TEST_F(IndexTest, KeptInMemoryItsPagesAreLocked) {
   EXPECT_GT(locked_bytes(file), 64 * kKiB);
 }
 
+TEST_F(IndexTest, NoMoreOfItIsLockedThanTheLimit) {
+  std::vector<Record> records;
+  for (uint64_t number = 5; number < 4005; ++number) {
+    records.emplace_back(PutRecord{make_file(id(number), packed(1, number))});
+    records.emplace_back(NameRecord{kRootId, fmt::format("chunk-{}", number), id(number)});
+  }
+  apply(std::move(records));
+  ASSERT_TRUE(index_->commit());
+  const std::string file = std::filesystem::canonical(path()).string() + "/data.mdb";
+  constexpr uint64_t kLimit = 64 * kKiB;
+  ASSERT_GT(std::filesystem::file_size(file), 4 * kLimit);
+  if (!may_lock(kLimit)) GTEST_SKIP() << "RLIMIT_MEMLOCK is too small";
+  index_->limit_kept(kLimit);
+  index_->keep_in_memory();
+  EXPECT_GT(locked_bytes(file), 0u);
+  EXPECT_LE(locked_bytes(file), kLimit);
+}
+
 TEST_F(IndexTest, TheLastNameTakesTheObjectAndItsPlace) {
   apply({PutRecord{make_file(id(5), packed(1, 4))}, NameRecord{kRootId, "a", id(5)}, NameRecord{kRootId, "b", id(5)},
          SuccessorsRecord{id(5), {}, {{id(6), 1}}}});

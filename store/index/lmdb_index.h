@@ -48,6 +48,7 @@ class LmdbIndex final : public Index, private RowSource {
   Status finish_rebuild(std::unique_ptr<Index> filled) override;
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
+  void limit_kept(uint64_t most_bytes) override { most_kept_bytes_ = most_bytes; }
   void keep_in_memory() const override;
   void let_go_of_mapped() const override;
   uint64_t unused_bytes() const override { return env_->pages().unused_bytes; }
@@ -129,6 +130,8 @@ class LmdbIndex final : public Index, private RowSource {
   IndexIdentity identity_;  // fixed by open()
   Mutex<LockRank::kIndexCommit> commit_mutex_;
   std::optional<Leftovers> leftovers_;  // touched only by the thread that commits
+  static constexpr uint64_t kKeptBytes = 128 * kMiB;  // some 600,000 chunks; beyond this the kernel chooses what stays
+  std::atomic<uint64_t> most_kept_bytes_{kKeptBytes};
   mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // mapped bytes to keep in memory; more after keep_in_memory()
   mutable LeafMutex scrub_mutex_;       // a leaf; guards the next two
   ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it

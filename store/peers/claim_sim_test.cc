@@ -227,5 +227,28 @@ TEST_F(ClaimSim, WhoComesToABusyNodeHasRoomInSeconds) {
   }
 }
 
+// ... also if one call lacks much at once, as far as that is its share. Calls that wait are refused after some ten seconds.
+TEST_F(ClaimSim, OneCallThatLacksMuchGetsItBesideBusyNodes) {
+  for (const bool network : {false, true}) {
+    for (const size_t busy : {1u, 2u, 3u}) {
+      for (unsigned seed = 1; seed <= histories_here(19) && !HasFailure(); ++seed) {
+        SCOPED_TRACE(fmt::format("seed {}, {} busy{}", seed, busy, network ? ", on a network volume" : ""));
+        begin(seed, network);
+        most_at_once_ = 40;
+        writers_.clear();
+        while (writers_.size() < busy) writers_.push_back(&start_new());
+        run(20);
+        SimNode& comes = start_new();
+        run(5);
+        const uint64_t chunks = kSimCapacity * 4 / 5 / (busy + 1) / kSimChunk;
+        int waited = 0;
+        for (; waited < 20 * 60 && !comes.write_at_once(chunks); ++waited) step();
+        EXPECT_LE(waited, 20 * 8) << "twentieths of a second";
+      }
+      writers_.clear();
+    }
+  }
+}
+
 }  // namespace claim_sim_test
 }  // namespace kvcachefs

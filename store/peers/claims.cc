@@ -76,6 +76,14 @@ void lend_a_little(uint64_t lacking_bytes, uint64_t claim_bytes, uint64_t taken_
   plan.wish_bytes = std::max(plan.wish_bytes, plan.target_bytes);
 }
 
+// What the living nodes lack that have less than their share of what the living can have, up to that share.
+uint64_t lack_below_share(std::span<const PeerFigures> peers, uint64_t share_bytes) {
+  uint64_t lack = 0;
+  for (const PeerFigures& peer : peers)
+    if (peer.life == Life::kLives) lack = add_bytes(lack, less_bytes(std::min(peer.wish_bytes, share_bytes), peer.claim_bytes));
+  return lack;
+}
+
 // By how much all claims together exceed the capacity: it was lowered, or a node began where nothing was left.
 uint64_t excess_of(uint64_t claim_bytes, std::span<const PeerFigures> peers, uint64_t capacity_bytes) {
   uint64_t taken = claim_bytes;
@@ -128,6 +136,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
   plan.others_lack = others_lack > plan.unclaimed_bytes;
   const uint64_t reach = less_bytes(capacity, out_of_reach);  // of the living nodes
+  const uint64_t share = reach / living;
   // The shortage once this node has its wish, and this node's own part of it.
   const auto look_for_shortage = [&] {
     demand = add_bytes(demand, plan.wish_bytes);
@@ -152,7 +161,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   uint64_t most_kept = UINT64_MAX;
   if (competes && !own.evicts) {
     const uint64_t left_to_others = most_ahead * static_cast<uint64_t>(std::ranges::count_if(peers, evicts));
-    most_kept = std::max({reach / living, add_bytes(claim_bytes, less_bytes(plan.unclaimed_bytes, left_to_others)), own.used_soon_bytes});
+    most_kept = std::max({share, add_bytes(claim_bytes, less_bytes(plan.unclaimed_bytes, left_to_others)), own.used_soon_bytes});
     plan.wish_bytes = std::min(plan.wish_bytes, most_kept);
   }
 
@@ -166,12 +175,18 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   // What this node evicts for those who lack room is not used anew by its own writers.
   const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
   if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
+  // ... also while they wish for more, if this node has more than its share and those have less: else its writers would use all that is evicted.
+  const uint64_t left_to_poor = claim_bytes > share ? lack_below_share(peers, share) : 0;
+  if (left_to_poor > plan.unclaimed_bytes)
+    most = std::min(most, std::max({less_bytes(claim_bytes, left_to_poor - plan.unclaimed_bytes), share, less_bytes(own.used_soon_bytes, plan.evict_bytes)}));
   plan.target_bytes = claim_bytes;
-  if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
+  if (claim_bytes > add_bytes(most, lacks_any || left_to_poor > plan.unclaimed_bytes ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Each node takes a part of the unclaimed bytes by what it lacks, so that they do not all reach for the same.
   const uint64_t more_wanted = less_bytes(most, claim_bytes), lacks = less_bytes(least, claim_bytes);
-  const double part = others_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(others_lack));
-  const uint64_t more = std::min(more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part));
+  const uint64_t rivals_lack = claim_bytes < share ? lack_below_share(peers, share) : others_lack;
+  const double part = rivals_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(rivals_lack));
+  const uint64_t more = std::min({more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part),
+                                  less_bytes(plan.unclaimed_bytes, left_to_poor)});
   const uint64_t goal = add_bytes(ahead, std::min(spare, plan.unclaimed_bytes));
   const bool is_low = own.lacking_bytes > 0 || left <= goal - goal / 4;
   const uint64_t worth_it = own.waits ? (competes ? grain / 16 : 1) : grain / 4;

@@ -137,10 +137,29 @@ TEST(Claims, NothingIsRaisedBeyondWhatIsLeft) {
   const ClaimPlan more = plan(writer, 4 * kMiB, {peer(kCapacity - 7 * kMiB)});
   EXPECT_EQ(more.unclaimed_bytes, 2 * kMiB);
   EXPECT_EQ(more.target_bytes, 6 * kMiB);
-  PeerFigures as_poor = peer(kCapacity - 7 * kMiB);
-  as_poor.wish_bytes = as_poor.claim_bytes + 8 * kMiB;
-  EXPECT_EQ(plan(writer, 4 * kMiB, {as_poor}).target_bytes, 5 * kMiB) << "who lacks as much gets as much";
+  PeerFigures rich = peer(kCapacity - 7 * kMiB);
+  rich.wish_bytes = rich.claim_bytes + 8 * kMiB;
+  EXPECT_EQ(plan(writer, 4 * kMiB, {rich}).target_bytes, 6 * kMiB) << "a node with less than its share comes first";
+  rich.claim_bytes = rich.physical_bytes = kCapacity - 11 * kMiB;
+  PeerFigures as_poor = peer(4 * kMiB);
+  as_poor.wish_bytes = as_poor.claim_bytes + less_bytes(plan(writer, 4 * kMiB, {rich, as_poor}).wish_bytes, 4 * kMiB);
+  EXPECT_EQ(plan(writer, 4 * kMiB, {rich, as_poor}).target_bytes, 5 * kMiB) << "one that lacks as much gets as much";
   EXPECT_EQ(plan(writer, 4 * kMiB, {peer(kCapacity - 4 * kMiB)}).target_bytes, 4 * kMiB);
+}
+
+TEST(Claims, ANodeAboveItsShareGivesWhatItEvictsToThoseBelow) {
+  OwnFigures writer = own(50 * kMiB);
+  writer.evicts = writer.waits = true;
+  writer.evictable_by_age[3] = 40 * kMiB;
+  PeerFigures poor = peer(12 * kMiB);
+  poor.wish_bytes = 20 * kMiB;
+  const ClaimPlan gives = plan(writer, 50 * kMiB, {poor});
+  EXPECT_GT(gives.wish_bytes, 50 * kMiB);
+  EXPECT_GT(gives.evict_bytes, 4 * kMiB);
+  EXPECT_LT(gives.target_bytes, 46 * kMiB) << "although it wishes for more";
+  EXPECT_GE(gives.target_bytes, 50 * kMiB - gives.evict_bytes);
+  writer.evictable_by_age = {};
+  EXPECT_EQ(plan(writer, 50 * kMiB, {poor}).target_bytes, 50 * kMiB) << "what the others have is older";
 }
 
 TEST(Claims, WhatIsOldestOfAllGoes) {

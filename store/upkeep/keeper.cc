@@ -12,10 +12,10 @@ namespace kvcachefs {
 
 namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
-constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
+constexpr uint64_t kIndexRows = 20'000;                // ... or when this many rows wait: LMDB keeps the memory of the largest commit
 constexpr int64_t kReclaimNs = 1'000'000'000;          // per reclaim: data written since has to be synced as well
 constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for the result
-constexpr int64_t kLetGoNs = 5'000'000'000;            // between releases of memory mapped by index reads
+constexpr int64_t kLetGoNs = 1'000'000'000;            // between releases of memory mapped by index reads
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 }  // namespace
 

@@ -65,6 +65,7 @@ class FakeIndex : public Index {
   }
   Result<bool> is_empty(ObjectId) const override { return unsupported(); }
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId) const override { return unsupported(); }
+  void limit_kept(uint64_t) override {}
   void keep_in_memory() const override {}
   void let_go_of_mapped() const override {}
   uint64_t unused_bytes() const override { return 0; }

@@ -88,6 +88,21 @@ class SimNode final : public ClaimUser {
     wants_ |= less_bytes(claim_, used()) < low_bytes_;
     return true;
   }
+  // One call that takes all of it or nothing, as a truncate or fallocate of a raw file does.
+  bool write_at_once(uint64_t chunks) {
+    for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+      const bool holds = now() <= until_ns_ && used() + kSimChunk * (chunks - chunk) <= std::min({claim_, sinks_to_, capacity});
+      if (!holds) {
+        waits_ = wants_ = true;
+        lacking_ = less_bytes(used() + kSimChunk * (chunks - chunk), claim_);
+        return false;
+      }
+      accepted_.push_back(now());
+      written_ += kSimChunk;
+    }
+    lacking_ = 0;
+    return true;
+  }
   void settle() {
     if (killed_ || paused) return;
     for (; !accepted_.empty() && now() - accepted_.front() >= kSimSecondNs / 2; accepted_.pop_front()) chunks_.push_back(accepted_.front());
@@ -136,6 +151,7 @@ class SimNode final : public ClaimUser {
     own.written_per_s = std::exchange(written_, 0);
     own.evicts = evicts;
     own.waits = std::exchange(waits_, false);
+    own.lacking_bytes = std::exchange(lacking_, 0);
     if (evicts)
       for (const int64_t since : chunks_) {
         const auto age_s = static_cast<uint64_t>((now() - since) / kSimSecondNs);
@@ -177,7 +193,7 @@ class SimNode final : public ClaimUser {
   std::unique_ptr<Discovery> discovery_;
   std::unique_ptr<HeadWriter> writer_;
   std::deque<int64_t> accepted_, chunks_, dead_;  // the time at which each was accepted, stored or evicted
-  uint64_t claim_ = 0, sinks_to_ = UINT64_MAX, low_bytes_ = 0, written_ = 0, evicted_ = 0;
+  uint64_t claim_ = 0, sinks_to_ = UINT64_MAX, low_bytes_ = 0, written_ = 0, evicted_ = 0, lacking_ = 0;
   bool killed_ = false, waits_ = false, wants_ = false;
   std::optional<int64_t> stepped_ns_;
   int64_t shared_ns_ = INT64_MIN / 2, until_ns_ = INT64_MAX;
