@@ -176,14 +176,15 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
   if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
   // ... also while they wish for more, if this node has more than its share and those have less: else its writers would use all that is evicted.
-  const uint64_t left_to_poor = claim_bytes > share ? lack_below_share(peers, share) : 0;
+  // (One that evicts nothing gives nothing, and may have what is left: see most_kept.)
+  const uint64_t left_to_poor = own.evicts && claim_bytes > share ? lack_below_share(peers, share) : 0;
   if (left_to_poor > plan.unclaimed_bytes)
     most = std::min(most, std::max({less_bytes(claim_bytes, left_to_poor - plan.unclaimed_bytes), share, less_bytes(own.used_soon_bytes, plan.evict_bytes)}));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any || left_to_poor > plan.unclaimed_bytes ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Each node takes a part of the unclaimed bytes by what it lacks, so that they do not all reach for the same.
   const uint64_t more_wanted = less_bytes(most, claim_bytes), lacks = less_bytes(least, claim_bytes);
-  const uint64_t rivals_lack = claim_bytes < share ? lack_below_share(peers, share) : others_lack;
+  const uint64_t rivals_lack = own.evicts && claim_bytes < share ? lack_below_share(peers, share) : others_lack;
   const double part = rivals_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(rivals_lack));
   const uint64_t more = std::min({more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part),
                                   less_bytes(plan.unclaimed_bytes, left_to_poor)});

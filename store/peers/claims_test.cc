@@ -133,7 +133,7 @@ TEST(Claims, WhatIndexesOfPeersWantIsWishedForAndRaisedLikeAnythingElse) {
 
 TEST(Claims, NothingIsRaisedBeyondWhatIsLeft) {
   OwnFigures writer = own(4 * kMiB);
-  writer.waits = true;
+  writer.waits = writer.evicts = true;
   const ClaimPlan more = plan(writer, 4 * kMiB, {peer(kCapacity - 7 * kMiB)});
   EXPECT_EQ(more.unclaimed_bytes, 2 * kMiB);
   EXPECT_EQ(more.target_bytes, 6 * kMiB);
