@@ -82,6 +82,31 @@ TEST(StoreSettling, AnExchangeWithAFileThatIsNotSealedIsDurableForBoth) {
   EXPECT_EQ(store.read_file("a"), store.payload(2, 10'000));
 }
 
+// A file is being written until its writer closes it or calls fsync. Another program that writes it then, and closes it, waits for no one.
+TEST(StoreSettling, AWriterThatSyncedAndIsSilentHoldsBackNoLaterVersionOfTheFile) {
+  TestStore store;
+  Handle* silent = store.create("a");
+  store.pwrite(silent, 0, store.payload(1, 10'000));
+  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(silent, std::move(done)); }));
+  Handle* second = store.open("a", {.write = true, .truncate = true});
+  store.pwrite(second, 0, store.payload(2, 20'000));
+  store.close(second);
+  ASSERT_TRUE(drain(store));
+  store.crash();
+  EXPECT_EQ(store.read_file("a"), store.payload(2, 20'000));
+}
+
+TEST(StoreSettling, AWriterThatGoesOnAfterAnFsyncIsWriting) {
+  TestStore store;
+  Handle* writer = store.create("a");
+  store.pwrite(writer, 0, store.payload(1, 10'000));
+  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(writer, std::move(done)); }));
+  store.pwrite(writer, 10'000, store.payload(2, 10'000));
+  ASSERT_TRUE(drain(store));
+  store.crash();
+  EXPECT_EQ(store.read_file("a"), store.payload(1, 10'000));
+}
+
 TEST(StoreSettling, AnFsyncCoversTheDirectoriesAbove) {
   TestStore store;
   store.mkdir("d");

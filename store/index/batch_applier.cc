@@ -215,8 +215,10 @@ Status BatchApplier::on(const TouchRecord& record) {
 }
 
 Status BatchApplier::on(const SuccessorsRecord& record) {
-  KVC_ASSIGN(const auto* const entry, object(record.id));
-  if (entry->row == nullptr) return {};
+  const auto found = objects_.find(record.id);
+  // A batch has up to 100,000 of these: their rows of objects are not kept.
+  KVC_ASSIGN(const bool exists, found != objects_.end() ? Result<bool>(found->second.row != nullptr) : before_.has_object(record.id));
+  if (!exists) return {};
   effect_.rows.successors[record.id] = std::make_shared<SuccessorsRecord>(record);
   return {};
 }

@@ -20,6 +20,8 @@ class RowSource {
  public:
   virtual ~RowSource() = default;
   virtual Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const = 0;  // null: none
+  // Decodes nothing, for a row may be large (attributes, the target of a symlink).
+  virtual Result<bool> has_object(ObjectId id) const = 0;
   virtual Result<NameRow> read_names(NameKey key) const = 0;                            // empty: none
   virtual Result<ExtentUsage> read_extent(ExtentId id) const = 0;                       // no bodies: none
   // Whether `directory` has a name once the rows in `above` hold.

@@ -18,15 +18,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
-constexpr uint64_t kRowsUntilLetGo = 1024;  // a look at what is mapped takes some 30 us
 
 }  // namespace
-
-// Visits the layers newest first, until `visit` returns true.
-template <class Visit>
-bool LmdbIndex::visit_layers(const Visit& visit) const {
-  return visit(active_) || (waiting_ && visit(waiting_->rows)) || (writing_ && visit(writing_->rows));
-}
 
 template <class Map, class Key>
 const typename Map::mapped_type* LmdbIndex::in_overlay(Map Layer::* table, const Key& key) const {
@@ -86,8 +79,22 @@ uint64_t LmdbIndex::growth_bytes() const {
   return growth.bytes(env_->pages());
 }
 
-// The four reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
+// The five reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
 // to LMDB in between is then in the newer snapshot.
+
+// Clients that list a large directory, and large commits, map much of the file in less than a second.
+void LmdbIndex::count_mapped(uint64_t value_bytes) const {
+  constexpr uint64_t kBytesUntilLetGo = 64 * kMiB, kAround = 64 * kKiB;  // the kernel maps so much around a page that is touched
+  if (touched_bytes_.fetch_add(kAround + value_bytes, std::memory_order_relaxed) < kBytesUntilLetGo) return;
+  touched_bytes_.store(0, std::memory_order_relaxed);
+  let_go_of_mapped();
+}
+
+Result<bool> LmdbIndex::get(Table table, ByteSpan key, Bytes& value) const {
+  auto found = env_->get(table, key, value);
+  count_mapped(value.size());
+  return found;
+}
 
 Result<std::shared_ptr<const ObjectRow>> LmdbIndex::read_object(ObjectId id) const {
   {
@@ -95,10 +102,19 @@ Result<std::shared_ptr<const ObjectRow>> LmdbIndex::read_object(ObjectId id) con
     if (const auto* row = in_overlay(&Layer::objects, id)) return *row;
   }
   Bytes value;
-  KVC_ASSIGN(const bool found, env_->get(Table::kObjects, object_key(id), value));
+  KVC_ASSIGN(const bool found, get(Table::kObjects, object_key(id), value));
   if (!found) return nullptr;
   KVC_ASSIGN(auto row, checked(decode_object_row(id, value)));
   return std::make_shared<const ObjectRow>(std::move(row));
+}
+
+Result<bool> LmdbIndex::has_object(ObjectId id) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::objects, id)) return *row != nullptr;
+  }
+  Bytes value;
+  return get(Table::kObjects, object_key(id), value);
 }
 
 Result<NameRow> LmdbIndex::read_names(NameKey key) const {
@@ -107,7 +123,7 @@ Result<NameRow> LmdbIndex::read_names(NameKey key) const {
     if (const auto* row = in_overlay(&Layer::names, key)) return *row;
   }
   Bytes value;
-  KVC_ASSIGN(const bool found, env_->get(Table::kNames, name_key(key), value));
+  KVC_ASSIGN(const bool found, get(Table::kNames, name_key(key), value));
   if (!found) return NameRow{};
   return checked(decode_name_row(key, value));
 }
@@ -118,7 +134,7 @@ Result<ExtentUsage> LmdbIndex::read_extent(ExtentId id) const {
     if (const auto* row = in_overlay(&Layer::extents, id)) return *row;
   }
   Bytes value;
-  KVC_ASSIGN(const bool found, env_->get(Table::kExtents, extent_key(id), value));
+  KVC_ASSIGN(const bool found, get(Table::kExtents, extent_key(id), value));
   if (!found) return ExtentUsage{};
   return checked(decode_extent_row(value));
 }
@@ -131,7 +147,7 @@ Result<std::optional<SuccessorsRecord>> LmdbIndex::find_successors(ObjectId id) 
     }
   }
   Bytes value;
-  KVC_ASSIGN(const bool found, env_->get(Table::kSuccessors, object_key(id), value));
+  KVC_ASSIGN(const bool found, get(Table::kSuccessors, object_key(id), value));
   if (!found) return std::nullopt;
   KVC_ASSIGN(auto record, checked(decode_successors_row(id, value)));
   return record;
@@ -159,7 +175,7 @@ Result<std::optional<ObjectRecord>> LmdbIndex::find_object_summary(ObjectId id) 
     }
   }
   Bytes value;
-  KVC_ASSIGN(const bool found, env_->get(Table::kObjects, object_key(id), value));
+  KVC_ASSIGN(const bool found, get(Table::kObjects, object_key(id), value));
   if (!found) return std::nullopt;
   KVC_ASSIGN(const auto row, checked(decode_object_row(id, value, true)));
   return as_summary(row);
@@ -339,18 +355,17 @@ Status LmdbIndex::write_transaction(const Frozen& frozen) {
 
 Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const IndexState& state) const {
   Bytes value;
-  uint64_t written = 0;
   // New names are everywhere in the file: without this a large commit would map all of it.
-  const auto count_row = [&] { if (++written % kRowsUntilLetGo == 0) let_go_of_mapped(); };
+  const auto let_go = [&] { count_mapped(value.size()); };
   const auto write = [&](Table table, ByteSpan key, const auto* row) -> Status {
-    count_row();
+    let_go();
     if (row == nullptr) return writer.remove(table, key);
     value.clear();
     encode_row(*row, value);
     return writer.put(table, key, value);
   };
   const auto write_names = [&](NameKey key, const NameRow& row) -> Status {
-    count_row();
+    let_go();
     if (row.empty()) return writer.remove(Table::kNames, name_key(key));
     value.clear();
     encode_row(key.parent, row, value);
@@ -410,35 +425,6 @@ Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   committed_ = state_.position;
   loader_.reset();
   loading_ = false;
-  return {};
-}
-
-Status LmdbIndex::forget_statements(std::string_view node, JournalPosition answered) {
-  std::vector<StatementKey> gone;
-  {
-    std::shared_lock lock(overlay_mutex_);
-    visit_layers([&](const Layer& layer) {
-      for (const auto& [key, said] : layer.statements)
-        if (said != nullptr && said->node == node && key.said <= answered) gone.push_back(key);
-      return false;
-    });
-  }
-  Status status;
-  KVC_TRY(env_->scan(Table::kMeta, kStatementKeyPrefix, [&](ByteSpan key_bytes, ByteSpan value) {
-    if (!as_text(key_bytes).starts_with(as_text(kStatementKeyPrefix))) return false;
-    const auto key = checked(parse_statement_key(key_bytes));
-    const auto said = key ? checked(decode_statement_row(*key, value)) : std::unexpected(key.error());
-    if (!said) {
-      status = std::unexpected(said.error());
-      return false;
-    }
-    if (key->said > answered) return false;
-    if (said->node == node) gone.push_back(*key);
-    return true;
-  }));
-  KVC_TRY(status);
-  std::unique_lock lock(overlay_mutex_);
-  for (const StatementKey& key : gone) active_.statements[key] = nullptr;
   return {};
 }
 

@@ -89,6 +89,7 @@ class LmdbIndex final : public Index, private RowSource {
 
   // RowSource: the state with everything applied so far.
   Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;
+  Result<bool> has_object(ObjectId id) const override;
   Result<NameRow> read_names(NameKey key) const override;
   Result<ExtentUsage> read_extent(ExtentId id) const override;
   Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const override;
@@ -116,8 +117,14 @@ class LmdbIndex final : public Index, private RowSource {
     IndexState state;
   };
   void freeze_locked();
+  // Newest first, until `visit` returns true. With overlay_mutex_ held.
   template <class Visit>
-  bool visit_layers(const Visit& visit) const;
+  bool visit_layers(const Visit& visit) const {
+    return visit(active_) || (waiting_ && visit(waiting_->rows)) || (writing_ && visit(writing_->rows));
+  }
+  void count_mapped(uint64_t value_bytes) const;
+  Result<bool> get(Table table, ByteSpan key, Bytes& value) const;
+  Status scan_whole(Table table, const LmdbEnv::RowFunction& row) const;
   Status write_transaction(const Frozen& frozen);
   Status write_rows(LmdbEnv::Writer& writer, const Layer& rows, const IndexState& state) const;
 
@@ -132,6 +139,7 @@ class LmdbIndex final : public Index, private RowSource {
   std::optional<Leftovers> leftovers_;  // touched only by the thread that commits
   static constexpr uint64_t kKeptBytes = 128 * kMiB;  // some 600,000 chunks; beyond this the kernel chooses what stays
   std::atomic<uint64_t> most_kept_bytes_{kKeptBytes};
+  mutable std::atomic<uint64_t> touched_bytes_{0};  // by reads and commits since count_mapped() let go
   mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // mapped bytes to keep in memory; more after keep_in_memory()
   mutable LeafMutex scrub_mutex_;       // a leaf; guards the next two
   ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it

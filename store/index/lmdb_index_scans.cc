@@ -9,9 +9,23 @@
 
 namespace kvcachefs {
 
+// A scan comes by all pages of the file: those behind it do not stay mapped.
+Status LmdbIndex::scan_whole(Table table, const LmdbEnv::RowFunction& row) const {
+  constexpr uint64_t kBytesUntilLetGo = 16 * kMiB;
+  uint64_t bytes = 0;
+  return env_->scan(table, {}, [&](ByteSpan key, ByteSpan value) {
+    bytes += key.size() + value.size();
+    if (bytes >= kBytesUntilLetGo) {
+      let_go_of_mapped();
+      bytes = 0;
+    }
+    return row(key, value);
+  });
+}
+
 Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) const {
   Status status;
-  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+  KVC_TRY(scan_whole(Table::kObjects, [&](ByteSpan key, ByteSpan value) {
     const auto id = checked(parse_object_key(key));
     auto decoded = id ? checked(decode_object_row(*id, value)) : std::unexpected(id.error());
     if (decoded && !is_servable(decoded->object)) decoded = env_->damage("a row of objects cannot be right");
@@ -24,7 +38,7 @@ Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) c
 
 Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const {
   Status status;
-  KVC_TRY(env_->scan(Table::kNames, {}, [&](ByteSpan key_bytes, ByteSpan value) {
+  KVC_TRY(scan_whole(Table::kNames, [&](ByteSpan key_bytes, ByteSpan value) {
     const auto key = checked(parse_name_key(key_bytes));
     auto decoded = key ? checked(decode_name_row(*key, value)) : std::unexpected(key.error());
     if (!decoded) {
@@ -39,7 +53,7 @@ Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const
 
 Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const {
   Status status;
-  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan key, ByteSpan value) {
+  KVC_TRY(scan_whole(Table::kSuccessors, [&](ByteSpan key, ByteSpan value) {
     const auto id = checked(parse_object_key(key));
     auto decoded = id ? checked(decode_successors_row(*id, value)) : std::unexpected(id.error());
     if (decoded) return row(std::move(*decoded));
@@ -51,7 +65,7 @@ Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>&
 
 Status LmdbIndex::scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const {
   Status status;
-  KVC_TRY(env_->scan(Table::kExtents, {}, [&](ByteSpan key, ByteSpan value) {
+  KVC_TRY(scan_whole(Table::kExtents, [&](ByteSpan key, ByteSpan value) {
     const auto id = checked(parse_extent_key(key));
     const auto decoded = id ? checked(decode_extent_row(value)) : std::unexpected(id.error());
     if (decoded) return row(*id, *decoded);
@@ -82,10 +96,39 @@ Status LmdbIndex::scan_peer_records(const std::function<bool(Record&&)>& row) co
   return status;
 }
 
+Status LmdbIndex::forget_statements(std::string_view node, JournalPosition answered) {
+  std::vector<StatementKey> gone;
+  {
+    std::shared_lock lock(overlay_mutex_);
+    visit_layers([&](const Layer& layer) {
+      for (const auto& [key, said] : layer.statements)
+        if (said != nullptr && said->node == node && key.said <= answered) gone.push_back(key);
+      return false;
+    });
+  }
+  Status status;
+  KVC_TRY(env_->scan(Table::kMeta, kStatementKeyPrefix, [&](ByteSpan key_bytes, ByteSpan value) {
+    if (!as_text(key_bytes).starts_with(as_text(kStatementKeyPrefix))) return false;
+    const auto key = checked(parse_statement_key(key_bytes));
+    const auto said = key ? checked(decode_statement_row(*key, value)) : std::unexpected(key.error());
+    if (!said) {
+      status = std::unexpected(said.error());
+      return false;
+    }
+    if (key->said > answered) return false;
+    if (said->node == node) gone.push_back(*key);
+    return true;
+  }));
+  KVC_TRY(status);
+  std::unique_lock lock(overlay_mutex_);
+  for (const StatementKey& key : gone) active_.statements[key] = nullptr;
+  return {};
+}
+
 Result<std::vector<ObjectId>> LmdbIndex::scan_nameless() const {
   std::vector<ObjectId> nameless;
   Status status;
-  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+  KVC_TRY(scan_whole(Table::kObjects, [&](ByteSpan key, ByteSpan value) {
     const auto id = checked(parse_object_key(key));
     const auto decoded = id ? checked(decode_object_row(*id, value, true)) : std::unexpected(id.error());
     if (!decoded) {

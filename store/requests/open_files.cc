@@ -56,7 +56,7 @@ void OpenFiles::note_read_time(Object& object, const OpenRequest& request) {
   const bool due = attributes.atime_ns <= std::max(attributes.mtime_ns, attributes.ctime_ns) || now - attributes.atime_ns >= kHourNs;
   if (!due && parts_.read_times != ReadTimes::kAlways) return;
   attributes.atime_ns = now;
-  if (!object.id.is_foreign()) parts_.unsaved_reads.note(object.id, now);
+  if (!object.id.is_foreign()) parts_.unsaved_reads.note(object.id, now, bytes_of(object.attributes.xattrs));
 }
 
 Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
@@ -162,19 +162,22 @@ void OpenFiles::release(Handle* handle_pointer) {
 
 // --- durability of one object ---
 
+// Until the handle writes again, its file is not one that is being written.
+void OpenFiles::end_writing(Handle& handle, Object& object) {
+  if (!std::exchange(handle.unflushed, false)) return;
+  --object.unflushed_handles;
+  if (object.holds_room()) parts_.space.hope();
+  parts_.file_policy.note_size(object.size_key, handle.thread_id, object.size_bytes);
+  if (object.content_dirty()) parts_.dirty.wake();
+}
+
 void OpenFiles::flush(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   bool dirty = false;
   std::optional<Error> error;
   {
     const auto lock = object->lock();
-    if (handle->unflushed) {
-      handle->unflushed = false;
-      --object->unflushed_handles;
-      if (object->holds_room()) parts_.space.hope();
-      parts_.file_policy.note_size(object->size_key, handle->thread_id, object->size_bytes);
-      if (object->content_dirty()) parts_.dirty.wake();
-    }
+    end_writing(*handle, *object);
     if (handle->request.write && object->lacks_a_write()) {
       error = object->write_error;
       parts_.changes.undo_what_did_not_fit(object, /*last_writer=*/false);
@@ -192,6 +195,8 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
   std::optional<Error> error;
   {
     const auto lock = object->lock();
+    // Else another program's later version of the file would wait for this handle's close, although it has written nothing since.
+    end_writing(*handle, *object);
     if (object->lacks_a_write()) error = object->write_error;
   }
   if (error) return done(std::unexpected(std::move(*error)));

@@ -33,6 +33,7 @@ class MemoryPart final : public RowSource {
     const auto found = objects.find(id);
     return found == objects.end() ? nullptr : found->second;
   }
+  Result<bool> has_object(ObjectId id) const override { return objects.contains(id); }
   Result<NameRow> read_names(NameKey key) const override {
     const auto found = names.find(key);
     return found == names.end() ? NameRow{} : found->second;
