@@ -12,7 +12,7 @@ Usage: tests/xfstests/run.sh [OPTION...] XFSTESTS [ARGUMENT of `check`...]
 XFSTESTS and PJDFSTEST are directories where those suites were built. Without arguments: -g quick of the generic tests.
 A failure of xfstests that expected-failures.txt explains does not count; one that it does not explain ends in exit status 1.
   --bin FILE      the kvcachefs command (default: $KVCACHEFS_BIN, else build/release/bin/kvcachefs)
-  --options LIST  mount options besides allow_other,suid,dev,memory=4G,log_level=warn
+  --options LIST  mount options besides allow_other,suid,dev,log_level=warn, and memory=4G unless LIST has another
   --keep          leave the directory with volumes, logs and results, and print its name
 TEXT
 }
@@ -46,7 +46,8 @@ shift
 [ -x "$bin" ] || die "$bin is not there: build it, or name it by --bin"
 bin=$(realpath -e -- "$bin")
 [ "$(id -u)" = 0 ] || die "it needs root"
-options=allow_other,suid,dev,memory=4G,log_level=warn${more_options:+,$more_options}
+options=allow_other,suid,dev,log_level=warn${more_options:+,$more_options}
+[[ ,$options, == *,memory=* ]] || options+=,memory=4G
 
 # mount(8) looks for its helper in /sbin only, and both suites mount and unmount: in a mount namespace of its own, which also
 # takes all mounts down when the last of its processes ends.
