@@ -48,7 +48,7 @@ std::function<void(uint64_t, uint64_t)> progress_line(const FsckArguments& argum
 
 void print_report(const FsckArguments& arguments, const OfflineNode& node, const CheckReport& report, double seconds) {
   for (const Finding& finding : report.findings)
-    fmt::print("{}: {}\n", finding.repaired ? "repaired" : "error", finding.text);
+    fmt::print("{}: {}\n", finding.repaired ? "repaired" : finding.lost ? "lost" : "error", finding.text);
   if (arguments.quiet) return;
   for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
   fmt::print("volume {}, node {}: {} journal files, {} batches replayed, {} checkpoint records\n", node.volume->root(),
@@ -60,9 +60,11 @@ void print_report(const FsckArguments& arguments, const OfflineNode& node, const
       "{} index rows wrong\n",
       report.bodies_read, format_size(report.bytes_read), seconds, report.bad_bodies, report.missing_extents,
       report.orphan_extents, format_size(report.dead_range_bytes), report.index_differences);
-  const uint64_t left = report.errors_left();
+  const uint64_t lost = report.errors_of_lost(), left = report.errors_left() - lost;
   if (report.findings.empty())
     fmt::print("clean\n");
+  else if (left == 0 && lost > 0)
+    fmt::print("{} errors repaired, {} of what cannot be repaired: it is lost, all else is in order, and the next fsck finds none of them\n", report.findings.size() - lost, lost);
   else if (left == 0)
     fmt::print("all {} errors repaired\n", report.findings.size());
   else
@@ -127,7 +129,7 @@ Subcommand add_fsck_command(CLI::App& parent) {
                   "Where the index lies, when mounts give the option index=");
   app->add_flag("-q,--quiet", arguments->quiet, "Print errors only");
   app->footer(
-      "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check; of several nodes the worst.\n"
+      "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left or names lost, 8 could not check; of several nodes the worst.\n"
       "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
   return {app, [arguments] { return run_fsck(*arguments); }};
 }

@@ -22,6 +22,7 @@ struct CheckOptions {
 struct Finding {
   std::string text;  // the error, the object and its path, the place on the volume
   bool repaired = false;
+  bool lost = false;  // by then the repair has put a checkpoint of all else in its place: it is told this once, and no later check finds it
 };
 
 struct CheckReport {
@@ -34,12 +35,13 @@ struct CheckReport {
   bool index_has_more = false;  // the journals are damaged, end early or are missing, and the index has more; also if it is not believed
   uint64_t packs_with_dead_ranges = 0, dead_range_bytes = 0;  // as found, before they were given back
 
-  uint64_t errors_left() const;
+  uint64_t errors_left() const;  // includes those of lost records
+  uint64_t errors_of_lost() const;
 };
 
 // Changes nothing on the volume without `repair` (it makes a scratch index beside the index, and removes it). An error:
 // the node could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names, punches dead
-// ranges of packs (unless the next mount has to do it) and removes a wrong index; errors that it cannot repair stay in the report.
+// ranges of packs (unless the next mount has to do it), replaces damaged journals by a checkpoint, and removes an index that is wrong or older than that; errors that it cannot repair stay in the report.
 Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options);
 
 }  // namespace kvcachefs

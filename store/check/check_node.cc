@@ -131,11 +131,11 @@ class NodeCheck {
 
  private:
   void could_not_repair(const Error& error) {
-    for (Finding& finding : report_.findings) finding.repaired = false;
+    for (Finding& finding : report_.findings) finding.repaired = finding.lost = false;
     found("could not be repaired: " + error.message);
   }
 
-  void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
+  void found(std::string text, bool repaired = false, bool lost = false) { report_.findings.push_back({std::move(text), repaired, lost}); }
 
   Status check_volume_file() {
     if (node_.lacks_volume_file.empty()) return {};
@@ -159,7 +159,6 @@ class NodeCheck {
     if (history_.checkpoint) report_.checkpoint_records = history_.checkpoint->records;
     journals_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
     history_damaged_ = journals_damaged_ || !recovered_.impossible.empty();
-    for (const std::string& line : recovered_.impossible) found(line + "; a mount leaves it out, and with its next checkpoint it is gone");
     for (const std::string& line : recovered_.put_right) report_.notes.push_back(line + "; the next mount puts it right");
     for (const std::string& line : recovered_.dropped) report_.notes.push_back(line + "; the next mount leaves it out");
     return {};
@@ -176,7 +175,7 @@ class NodeCheck {
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;
-      const bool aside = options_.repair && index_past_;
+      const bool aside = options_.repair && sets_index_aside();
       found(fmt::format("index {}: {}{}", node_.index_directory, existing.wrong, aside ? fmt::format("; set aside as {}.damaged", node_.index_directory) : ""),
             options_.repair);
     }
@@ -203,11 +202,13 @@ class NodeCheck {
   }
 
   // The index has the records that were damaged in the journals after it had read them: a mount goes by it, and a new checkpoint of it has them.
+  // (Records that were damaged behind its position are lost; a mount goes by it all the same.)
   Status go_by_index(ExistingIndex existing, size_t differences) {
     if (differences > 0) {
       report_.notes.push_back(fmt::format("index {}: {} rows are not as the journals tell, which lack something; a mount goes by the index, and so does this check",
                                           node_.index_directory, differences));
       report_.index_has_more = true;
+      index_differs_ = true;
     }
     recovered_.index = std::move(existing.index);
     index_has_all_ = !existing.is_behind_damage;
@@ -218,14 +219,21 @@ class NodeCheck {
 
   // The journal distinguishes damage from the torn end of a crash only by counts: if there is damage, all lines count as errors.
   void tell_damage() {
-    const bool repaired = repaired_ && index_has_all_;
-    const char* const then = !index_has_all_ ? "" : repaired ? "; a checkpoint of the index is in its place now" : "; the index has what was in it";
-    if (report_.index_has_more && !journals_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired);
-    for (const std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem + then, repaired);
+    const bool replaced = repaired_ && replaces_journals(), repaired = replaced && index_has_all_, lost = replaced && !index_has_all_;
+    const char* const then = repaired           ? "; a checkpoint of the index is in its place now"
+                             : index_has_all_   ? "; the index has what was in it"
+                             : lost             ? "; what was in it is lost, and a checkpoint of all else is in its place now"
+                             : node_.has_others ? "; what was in it is lost: mount the node, which writes a checkpoint of all else and tells the other nodes"
+                                                : "; what was in it is lost: --repair writes a checkpoint of all else";
+    if (report_.index_has_more && !journals_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired, lost);
+    for (const std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem + then, repaired, lost);
     for (const std::string& problem : recovered_.statistics.problems) {
-      if (recovered_.statistics.damaged_files > 0) found("journal " + problem + then, repaired);
+      if (recovered_.statistics.damaged_files > 0) found("journal " + problem + then, repaired, lost);
       else report_.notes.push_back("journal " + problem);
     }
+    const bool gone = replaced && !index_differs_;  // otherwise the checkpoint may have them, from the index
+    for (const std::string& line : recovered_.impossible)
+      found(line + (gone ? "; the checkpoint that is there now is without it" : "; a mount leaves it out, and with its next checkpoint it is gone"), false, gone);
   }
 
   Status check_names() {
@@ -347,12 +355,13 @@ class NodeCheck {
 
   // Not if records are not synced: after a power loss earlier records may hold again, which name these extents. The next
   // mount judges the records first, with knowledge that fsck does not have, and then sweeps.
-  bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
+  // A checkpoint of this repair states that all is synced, and comes before.
+  bool may_remove_extents() const { return options_.repair && !history_damaged_ && (!recovered_.unclean || replaces_journals()); }
 
   // True for an extent that was removed but is kept for the other nodes of the volume, which may still read it. The index tells which ones
   // the last mount left; if it does not, every orphan may be one of them.
   bool is_held_for_others(ExtentId id) const {
-    if (!leftovers_) return node_.has_others;
+    if (!leftovers_ || removes_index()) return node_.has_others;  // the index that is removed tells nobody any more
     return (leftovers_->unlisted && id.epoch > leftovers_->swept_epoch) ||
            std::ranges::any_of(leftovers_->extents, [&](const Leftovers::Extent& left) { return left.id == id; });
   }
@@ -372,7 +381,9 @@ class NodeCheck {
       const std::string text =
           fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
       // The journals alone do not show that a daemon died: a file that was begun after their last record has no record.
-      if (history_damaged_)
+      if (history_damaged_ && replaces_journals())
+        report_.notes.push_back(fmt::format("{}; {}", text, kKept));  // by LOST, which the repair writes
+      else if (history_damaged_)
         found(text + "; kept, because damaged journals may have named it");
       else if (is_kept(orphan.id))
         report_.notes.push_back(fmt::format("{}; {}", text, kKept));
@@ -405,10 +416,7 @@ class NodeCheck {
   // Notes lost records first, before the repair makes the journals look in order: later starts and checks cannot know of the loss.
   Status repair() {
     if (history_damaged_) KVC_TRY(note_lost_records(*node_.volume, node_.identity.node, node_.identity.epoch));
-    if (index_has_all_) {
-      KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
-      if (index_past_ && !node_.has_others) KVC_TRY(remove_cut_journal(*index_past_));
-    }
+    if (replaces_journals()) KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
     std::vector<ObjectId> wrong;
     for (const BadBody& bad : bad_)
       if (bad.wrong) wrong.push_back(bad.object);
@@ -417,16 +425,17 @@ class NodeCheck {
       for (const OrphanExtent& orphan : orphans_)
         if (!is_held_for_others(orphan.id) && !is_kept(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
     if (options_.remove_orphans && may_remove_extents() && lost_epoch_ > 0) KVC_TRY(forget_lost_records(*node_.volume, node_.identity.node));
-    if (index_wrong_) KVC_TRY(index_past_ ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
+    if (removes_index()) KVC_TRY(index_wrong_ && sets_index_aside() ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
     return {};
   }
 
-  // Removes the journal that the index had read past its end: the checkpoint covers it, but nothing in it marks that end.
-  Status remove_cut_journal(JournalPosition at) {
-    const std::string path = journal_path(node_.identity.node, at.epoch, at.seq);
-    if (const auto info = node_.volume->info(path); info && info->is_directory) return {};  // a directory is never taken for a journal
-    return remove_file_if_there(*node_.volume, path);
-  }
+  // Whether the repair puts a checkpoint of what a mount would serve in the place of the journals. If records are lost, other nodes may have read them: only a
+  // mount takes them back from those, so it is left to that.
+  bool replaces_journals() const { return options_.repair && (index_has_all_ || (history_damaged_ && !node_.has_others)); }
+  // The index is older than such a checkpoint. The next mount makes it anew.
+  bool removes_index() const { return options_.repair && (index_wrong_ || replaces_journals()); }
+  // A wrong index may be the only trace of lost records.
+  bool sets_index_aside() const { return index_past_ || history_damaged_; }
 
   std::string boot_of_journals() const { return history_.journals.empty() ? "" : history_.journals.back().boot_id; }
 
@@ -458,6 +467,7 @@ class NodeCheck {
   bool journals_damaged_ = false;  // a journal or a checkpoint is damaged
   bool history_damaged_ = false;   // ... and it is not known which records are lost, or some records are not believed
   bool index_has_all_ = false;     // the index has everything that was lost in the journals
+  bool index_differs_ = false;     // ... or not everything, but the check goes by it, and it is not as the journals tell
   std::optional<JournalPosition> index_past_;  // position up to which the index has read, if the journals end before that
   bool repaired_ = false;
   bool index_wrong_ = false;
@@ -472,6 +482,8 @@ uint64_t CheckReport::errors_left() const {
   return static_cast<uint64_t>(
       std::ranges::count_if(findings, [](const Finding& finding) { return !finding.repaired; }));
 }
+
+uint64_t CheckReport::errors_of_lost() const { return static_cast<uint64_t>(std::ranges::count_if(findings, &Finding::lost)); }
 
 Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options) {
   return NodeCheck(node, options).run();

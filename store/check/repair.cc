@@ -67,14 +67,10 @@ Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vecto
 Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id) {
   KVC_TRY(node.volume->sync_everything());  // bodies that the checkpoint names count as synced, even if the last daemon had not synced them
   CheckpointInfo info;
-  info.header.covers = index.position();
   info.header.stamp = index.stamp();
-  KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
-    if (row.id.epoch() == info.header.covers.epoch) info.header.next_number = std::max(info.header.next_number, row.id.number() + 1);
-    return true;
-  }));
   const Status written = journal_all(node, index, boot_id, [&](JournalWriter&, HybridClock&) -> Status {
     info.epoch = node.identity.epoch;
+    info.header.covers = {info.epoch, 0, 0};  // not the position of the index: damage and torn ends behind it are settled with it
     KVC_ASSIGN(auto writer, CheckpointWriter::create(node.volume, node.identity, info.seq, info.header));
     KVC_TRY(for_each_checkpoint_record(index, [&](Record record) { return writer->add(std::move(record)); }));
     return writer->finish();

@@ -16,7 +16,7 @@ namespace kvcachefs {
 Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
                          const std::string& boot_id);
 
-// Writes a checkpoint of the index, in an epoch of its own: no journal before its position is read any more. Durable when it returns. Removes the
+// Writes a checkpoint of the index, in an epoch of its own: no journal before that epoch is read any more. Durable when it returns. Removes the
 // files that it covers, except on a volume with other nodes, which may not have read them: there the next checkpoint of a mount removes them.
 Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id);
 

@@ -1,0 +1,275 @@
+// One repair is enough: what it says that it left is what the next check finds, and a mount serves what it would have served without it.
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/check/check.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace repair_test {
+
+namespace fs = std::filesystem;
+using testing::TestStore;
+
+class Repair : public ::testing::Test {
+ protected:
+  ~Repair() override {
+    if (store_.operator->() == nullptr) store_.mount();
+    std::error_code ignored;
+    for (const char* state : {".closed", ".died"}) fs::remove_all(store_.root() + state, ignored);
+  }
+
+  CheckReport check(bool repair = false, bool remove_orphans = false) {
+    auto node = open_offline_node({.volume = store_.root(), .node = "test", .index_directory = {}, .purpose = "test"}, /*goes_without=*/true);
+    if (!node) {
+      ADD_FAILURE() << node.error().message;
+      return {};
+    }
+    auto report = check_node(*node, {.repair = repair, .remove_orphans = remove_orphans, .journals_only = false, .progress = nullptr});
+    if (!report) {
+      ADD_FAILURE() << report.error().message;
+      return {};
+    }
+    return std::move(*report);
+  }
+  void expect_clean() {
+    const CheckReport report = check();
+    EXPECT_TRUE(report.findings.empty()) << report.findings.front().text;
+  }
+
+  fs::path node() const { return store_.root() + "/nodes/test"; }
+  fs::path index() const { return node() / "index"; }
+  // Below `<epoch>/<kind>`, in the order of the epochs.
+  std::vector<fs::path> files(const std::string& kind) const {
+    std::map<unsigned long, std::vector<fs::path>> by_epoch;
+    for (const auto& epoch : fs::directory_iterator(node())) {
+      std::error_code none;
+      if (std::isdigit(static_cast<unsigned char>(epoch.path().filename().string()[0])) == 0) continue;
+      for (const auto& file : fs::directory_iterator(epoch.path() / kind, none)) by_epoch[std::stoul(epoch.path().filename())].push_back(file.path());
+    }
+    std::vector<fs::path> found;
+    for (auto& [epoch, paths] : by_epoch) {
+      std::ranges::sort(paths);
+      found.insert(found.end(), paths.begin(), paths.end());
+    }
+    return found;
+  }
+
+  static void overwrite(const fs::path& path, double where, size_t bytes, int seed) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(static_cast<double>(fs::file_size(path)) * where));
+    const std::string rot = TestStore::payload(seed, bytes);
+    file.write(rot.data(), static_cast<std::streamsize>(rot.size()));
+  }
+
+  // `count` files, some removed and some renamed; each is in the journal alone until the index is committed.
+  void work(const std::string& directory, int count) {
+    store_.mkdir(directory);
+    for (int i = 0; i < count; ++i) {
+      store_.write_file(fmt::format("{}/{}", directory, i), store_.payload(++seed_, i % 4 == 0 ? 20'000 : 900));
+      store_.drain();  // a batch for each
+    }
+    store_.unlink(directory + "/1");
+    store_.rename(directory + "/2", directory + "/moved");
+    store_.drain();
+  }
+  // The index was committed in between, and the daemon died.
+  void make_died() {
+    work("a", 6);
+    store_.remount();
+    work("b", 6);
+    store_.die();
+  }
+
+  // Copies of the volume, as it was left.
+  void save(const char* state) {
+    fs::remove(node() / "RESERVE");
+    fs::copy(store_.root(), store_.root() + state, fs::copy_options::recursive);
+  }
+  void restore(const char* state) {
+    for (const auto& entry : fs::directory_iterator(store_.root())) fs::remove_all(entry.path());
+    fs::copy(store_.root() + state, store_.root(), fs::copy_options::recursive);
+  }
+
+  TestStore store_;
+  int seed_ = 0;
+};
+
+TEST_F(Repair, AnIndexThatIsOlderThanTheCheckpointIsRemoved) {
+  make_died();
+  overwrite(files("journal").front(), 0.4, 3, 1);  // the index has that part, and not what came later
+  const CheckReport repaired = check(true);
+  EXPECT_GE(repaired.findings.size(), 1u);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  expect_clean();
+  store_.mount();
+  EXPECT_EQ(store_.contents().size(), 12u);
+}
+
+TEST_F(Repair, OneIsEnoughWhereRecordsAreLost) {
+  make_died();
+  fs::remove_all(index());
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  EXPECT_EQ(check().errors_of_lost(), 0u) << "nothing is settled yet";
+  const CheckReport repaired = check(true);
+  EXPECT_GE(repaired.errors_of_lost(), 1u);
+  EXPECT_EQ(repaired.errors_left(), repaired.errors_of_lost()) << repaired.findings.front().text;
+  expect_clean();
+  EXPECT_TRUE(fs::exists(node() / "LOST"));
+  store_.mount();
+  store_.unmount();
+  expect_clean();
+}
+
+// No record is left in it, so none tells where it ends.
+TEST_F(Repair, OneIsEnoughForTheLastJournal) {
+  make_died();
+  for (const double where : {0.0, 0.05}) {
+    overwrite(files("journal").back(), where, 64, 2);
+    EXPECT_GE(check(true).findings.size(), 1u);
+    expect_clean();
+    store_.mount();
+    store_.unmount();
+    expect_clean();
+  }
+}
+
+TEST_F(Repair, ADamagedIndexStaysBesideDamagedJournals) {
+  make_died();
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  overwrite(index() / "data.mdb", 0.3, 8192, 2);
+  EXPECT_GE(check(true).errors_of_lost(), 1u);
+  EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb")) << "where a mount puts it: it may have what is lost";
+  expect_clean();
+}
+
+// The daemon had begun a file that no record names; only the index tells that it died.
+TEST_F(Repair, WhatTheDeadDaemonHadBegunGoesWithTheIndex) {
+  make_died();
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  const fs::path orphan = files("extents").back() / "4000.solo";
+  std::ofstream(orphan) << "begun";
+  EXPECT_EQ(check(true).errors_left(), 0u);
+  expect_clean();
+  EXPECT_FALSE(fs::exists(orphan));
+}
+
+// Other nodes may have read what is lost: only a mount takes it back from them.
+TEST_F(Repair, WhatOthersMayHaveReadIsLeftToAMount) {
+  make_died();
+  fs::create_directories(store_.root() + "/nodes/other");
+  fs::remove_all(index());
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  const CheckReport repaired = check(true);
+  ASSERT_GE(repaired.errors_left(), 1u);
+  EXPECT_EQ(repaired.errors_of_lost(), 0u);
+  EXPECT_TRUE(std::ranges::any_of(repaired.findings, [](const Finding& finding) { return finding.text.contains("mount the node"); }));
+  store_.mount();
+  store_.unmount();
+  expect_clean();
+  fs::remove_all(store_.root() + "/nodes/other");
+}
+
+class RepairOfAny : public Repair {
+ protected:
+  RepairOfAny() {
+    work("first", 8);
+    store_.unmount();
+    overwrite(files("journal").front(), 0.4, 3, 1);
+    EXPECT_EQ(check(true).errors_left(), 0u);
+    EXPECT_EQ(files("checkpoint").size(), 1u);  // made by the repair
+    store_.mount();
+    work("second", 6);
+    store_.remount();
+    work("third", 6);
+    store_.unmount();
+    save(".closed");
+    store_.mount();
+    work("fourth", 4);
+    store_.die();
+    save(".died");
+  }
+
+  // Without those that cannot be read: the record of a removal may be lost, and the bytes were given back.
+  std::map<std::string, std::string> served() {
+    std::map<std::string, std::string> found;
+    for (const char* directory : {"first", "second", "third", "fourth"})
+      for (const char* name : {"0", "1", "2", "3", "4", "5", "6", "7", "moved"}) {
+        const std::string path = fmt::format("{}/{}", directory, name);
+        if (store_.exists(path) && store_.try_read_file(path) == Code::kNoData) found.emplace(path, store_.read_file(path));
+      }
+    return found;
+  }
+
+  // Returns what was done.
+  std::string damage(std::mt19937& random) {
+    const auto below = [&](size_t end) { return static_cast<size_t>(random() % end); };
+    const auto rot = [&](const fs::path& path) {
+      const double where = static_cast<double>(random() % 1000) / 1000;
+      const size_t bytes = size_t{1} << below(7);
+      overwrite(path, where, bytes, static_cast<int>(random() % 1000));
+      return fmt::format(" {} bytes of {} at {};", bytes, fs::relative(path, node()).string(), where);
+    };
+    std::string done;
+    if (below(4) != 0)
+      for (size_t i = 1 + below(2); i > 0; --i) {
+        const auto journals = files("journal");
+        done += rot(journals[below(journals.size())]);
+      }
+    if (below(4) == 0) done += rot(files("checkpoint").front());
+    const size_t index_is = below(3);
+    if (index_is == 0) done += rot(index() / "data.mdb");
+    if (index_is == 1) done += fmt::format(" no index ({});", fs::remove_all(index()));
+    return done;
+  }
+};
+
+TEST_F(RepairOfAny, IsTruthfulAndCostsNothing) {
+  constexpr int kRounds = 12;
+  for (int round = 0; round < kRounds; ++round) {
+    std::mt19937 random(static_cast<unsigned>(round));
+    const char* const state = random() % 2 == 0 ? ".closed" : ".died";
+    restore(state);
+    const std::mt19937 as_it_was = random;
+    const std::string done = damage(random);
+    SCOPED_TRACE(fmt::format("round {}{}:{}", round, state, done));
+    store_.mount();
+    const auto before = served();
+    store_.unmount();
+
+    restore(state);
+    random = as_it_was;
+    damage(random);
+    const fs::path volume_file = store_.root() + "/VOLUME";
+    if (random() % 4 == 0) fs::remove(volume_file);
+    else if (random() % 4 == 0) overwrite(volume_file, 0.01, 3, round);
+    const CheckReport repaired = check(true);
+    for (const Finding& finding : check().findings) {
+      const auto same = [&](const Finding& told) { return told.text == finding.text && !told.repaired && !told.lost; };
+      EXPECT_TRUE(std::ranges::any_of(repaired.findings, same)) << "not told by the repair: " << finding.text;
+    }
+    EXPECT_EQ(repaired.errors_left(), repaired.errors_of_lost()) << repaired.findings.front().text;
+    store_.mount();
+    const auto after = served();
+    for (const auto& [path, content] : before) {
+      const auto found = after.find(path);
+      if (found == after.end()) ADD_FAILURE() << path << " is gone";
+      else EXPECT_TRUE(found->second == content) << path;
+    }
+    store_.unmount();
+    expect_clean();
+    if (HasFailure()) break;
+  }
+  store_.mount();
+}
+
+}  // namespace repair_test
+}  // namespace kvcachefs
