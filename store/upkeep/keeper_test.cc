@@ -99,7 +99,7 @@ TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
   const ObjectPtr object = put_solo("a");
   const auto index_time = [&] { return index.objects.at(object->id).attributes.atime_ns; };
   keeper->step(false);
-  read_times.note(object->id, 1'000);
+  read_times.note(object->id, 1'000, 0);
   keeper->step(false);
   run();
   EXPECT_NE(index_time(), 1'000) << "not for each read";
@@ -107,11 +107,11 @@ TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
   keeper->step(false);
   run();
   EXPECT_EQ(index_time(), 1'000);
-  read_times.note(object->id, 2'000);
+  read_times.note(object->id, 2'000, 0);
   put_solo("b");
   EXPECT_EQ(index_time(), 2'000);
   // a time set later counts
-  read_times.note(object->id, 3'000);
+  read_times.note(object->id, 3'000, 0);
   {
     const auto lock = object->lock();
     object->attributes.atime_ns = 1'500;
@@ -129,7 +129,7 @@ TEST_F(KeeperTest, ReadTimesTakeNothingOfAFullVolume) {
   run();
   space.configure(1, 0);
   ASSERT_EQ(space.room_bytes(), 0u);
-  read_times.note(object->id, 1'000);
+  read_times.note(object->id, 1'000, 0);
   clock.advance_ns(UnsavedReadTimes::kWaitNs);
   keeper->step(false);
   run();
