@@ -253,6 +253,90 @@ TEST_F(StorePeers, WhatAnotherNodeRemovedIsNotKeptOpen) {
   EXPECT_EQ(removed_and_open(a.root()), 0u);
 }
 
+// A file that was never renamed and is open for writing on its node, written since the other node read it or not.
+enum class Open { kAnew, kSynced, kWritten, kMadeAndSynced };
+class StorePeersOpenToWrite : public StorePeers, public ::testing::WithParamInterface<Open> {
+ protected:
+  Handle* make(const std::string& path, int seed) {
+    Handle* handle = nullptr;
+    if (GetParam() == Open::kMadeAndSynced) {
+      handle = a.create(path, 7);
+      a.pwrite(handle, 0, TestStore::payload(seed, 1000));
+    } else {
+      EXPECT_TRUE(a.write_file(path, TestStore::payload(seed, 1000), 7));
+      handle = a.open(path, {.read = true, .write = true}, 7);
+    }
+    if (GetParam() == Open::kSynced) a.pwrite(handle, 0, TestStore::payload(seed, 1000));
+    if (GetParam() != Open::kAnew) sync(handle);
+    publish();
+    EXPECT_EQ(b.read_file(path), TestStore::payload(seed, 1000));
+    if (GetParam() == Open::kWritten) a.pwrite(handle, 0, TestStore::payload(seed, 10));
+    return handle;
+  }
+  void sync(Handle* handle) {
+    EXPECT_TRUE(testing::await<void>(a, [&](auto reply) { a->fsync(handle, std::move(reply)); }));
+  }
+  // Now, after the close and after new mounts.
+  void expect_for_good(Handle* handle, int seed, const std::map<std::string, std::string>& wanted) {
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    EXPECT_EQ(b.contents(), wanted);
+    a.pwrite(handle, 1000, TestStore::payload(9, 500));
+    sync(handle);
+    EXPECT_EQ(a.read(handle), TestStore::payload(seed, 1000) + TestStore::payload(9, 500)) << "without a name";
+    EXPECT_TRUE(a.close(handle));
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    b.unmount();
+    a.remount();
+    b.mount();
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    EXPECT_EQ(b.contents(), wanted);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, StorePeersOpenToWrite, ::testing::Values(Open::kAnew, Open::kSynced, Open::kWritten, Open::kMadeAndSynced));
+
+TEST_P(StorePeersOpenToWrite, IsRemoved) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.unlink("x"));
+  expect_for_good(handle, 1, {});
+}
+
+TEST_P(StorePeersOpenToWrite, IsRemovedWithItsDirectory) {
+  a.mkdir("d");
+  Handle* const handle = make("d/x", 1);
+  ASSERT_TRUE(b.unlink("d/x"));
+  ASSERT_TRUE(b.rmdir("d"));
+  expect_for_good(handle, 1, {});
+}
+
+// `mv`: another node's file is copied, then removed.
+TEST_P(StorePeersOpenToWrite, IsMoved) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("y", b.read_file("x")));
+  ASSERT_TRUE(b.unlink("x"));
+  publish();
+  expect_for_good(handle, 1, {{"y", b.read_file("y")}});
+}
+
+TEST_P(StorePeersOpenToWrite, IsReplaced) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 700)));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  expect_for_good(handle, 1, {{"x", TestStore::payload(2, 700)}});
+}
+
+TEST_P(StorePeersOpenToWrite, IsReplacedByWhatIsRemovedThen) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 700)));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  publish();
+  ASSERT_TRUE(b.unlink("x"));
+  expect_for_good(handle, 1, {});
+}
+
 // Of what is open on another node nothing is given back; of "y", which is removed beside it, all is.
 class StorePeersOpenFile : public StorePeers {
  protected:

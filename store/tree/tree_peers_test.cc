@@ -252,6 +252,74 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
 }
 
+// --- statements of a peer about a file that is open for writing here ---
+
+TEST_F(TreePeersTest, AFileThatIsOpenForWritingLosesItsNameAsByAnUnlink) {
+  give_both_the_directory();
+  for (const bool is_written : {false, true}) {
+    const std::string name = is_written ? "written" : "idle";
+    const uint64_t number = is_written ? 20 : 10;
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    object->unflushed_handles = is_written ? 1 : 0;
+    say(kA, {gone("this", id(5), name, id(number))});
+    for (int journaled = 0; journaled < 2; ++journaled) {
+      EXPECT_FALSE(find(id(5), name).valid());
+      EXPECT_EQ(object->nlink, 0U);
+      EXPECT_EQ(tree_.find(object->id), object) << "its writer has it";
+      journal();
+    }
+  }
+  EXPECT_TRUE(list(id(5)).empty());
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, WhatTookTheNameOfAFileThatIsOpenForWritingIsSeenAndNothingOnceItGoes) {
+  give_both_the_directory();
+  journal_version(write(6, "x", second_, true), "x");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x", id(8)}, gone("this", id(5), "x", id(6))});
+  EXPECT_EQ(find(id(5), "x"), id_here(kA, id(8)));
+  journal();
+  say(kA, {UnnameRecord{id(5), "x", id(8), true}});
+  EXPECT_FALSE(find(id(5), "x").valid());
+}
+
+TEST_F(TreePeersTest, ADirectoryGoesWithAFileThatIsOpenForWriting) {
+  give_both_the_directory();
+  journal_version(write(6, "x", second_, true), "x");
+  say(kA, {gone("this", id(5), "x", id(6)), gone("this", kRootId, "d", id(5)), UnnameRecord{kRootId, "d", id(5), false}});
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  journal();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// Writers of two nodes may use one temporary name for a file each.
+TEST_F(TreePeersTest, ATemporaryNameStaysWithTheFileThatIsOpenForWritingUntilThatIsOver) {
+  give_both_the_directory();
+  for (const bool is_renamed : {true, false}) {
+    const uint64_t number = is_renamed ? 6 : 7;
+    const ObjectPtr object = write(number, "x.tmp", second_, true);
+    ASSERT_TRUE(object->temporary);
+    journal_version(object, "x.tmp");
+    say(kA, {gone("this", id(5), "x.tmp", id(number)), gone("this", kRootId, "d", id(5))});
+    clock_.advance_ns(100'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), "x.tmp"), id(number));
+    EXPECT_EQ(find(kRootId, "d"), id(5));
+    object->last_write_ns = clock_.monotonic_ns();
+    close(object);
+    if (is_renamed) {
+      EXPECT_TRUE(rename("x.tmp", "x", second_));
+    }
+    clock_.advance_ns(10'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_FALSE(find(id(5), "x.tmp").valid());
+    EXPECT_EQ(object->nlink, is_renamed ? 1U : 0U);
+    EXPECT_FALSE(tree_.has_versions());
+  }
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
+}
+
 // --- statements of a peer about a temporary name with several versions ---
 
 TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {

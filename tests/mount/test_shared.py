@@ -168,6 +168,56 @@ def test_what_one_removes_is_gone_on_the_other(nodes):
     assert load(b, "d/0") == b"anew"
 
 
+@pytest.mark.parametrize("how", ["idle", "synced", "flushed"])
+def test_what_one_removes_is_gone_though_its_node_has_it_open_for_writing(nodes, how):
+    a, b = nodes
+    old, new = payload(1, 1000), payload(2, 700)
+    os.mkdir(os.path.join(a.path, "d"))
+    open_files = {}
+    for name in ("removed", "moved", "replaced", "d/x"):
+        path = os.path.join(a.path, name)
+        if how == "idle":
+            with open(path, "wb") as file:
+                file.write(old)
+            open_files[name] = os.open(path, os.O_RDWR)
+            continue
+        open_files[name] = handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        assert os.write(handle, old) == len(old)
+        if how == "synced":
+            os.fsync(handle)
+        else:
+            os.close(os.dup(handle))
+    publish(a, b)
+    found(b, "d/x")
+    store(b, "replaced", new)
+    publish(a, b)
+    os.unlink(os.path.join(b.path, "removed"))
+    subprocess.run(["mv", os.path.join(b.path, "moved"), os.path.join(b.path, "new")], check=True)
+    os.unlink(os.path.join(b.path, "replaced"))
+    subprocess.run(["rm", "-r", os.path.join(b.path, "d")], check=True)
+
+    def expect_only_the_new_name():
+        publish(a, b)
+        publish(a, b)
+        for mount in (a, b):
+            for name in ("removed", "moved", "replaced", "d"):
+                gone(mount, name)
+            assert load(mount, "new") == old
+
+    expect_only_the_new_name()
+    for handle in open_files.values():
+        assert os.pwrite(handle, new, len(old)) == len(new)
+        os.fsync(handle)
+        assert os.pread(handle, 4096, 0) == old + new
+        os.close(handle)
+    expect_only_the_new_name()
+    for mount in (a, b):
+        mount.stop()
+    for mount in (a, b):
+        mount.start()
+    expect_only_the_new_name()
+
+
 def test_the_one_that_replaces_wins(nodes):
     a, b = nodes
     store(a, "chunk", b"a" * 100_000)
