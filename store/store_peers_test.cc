@@ -450,6 +450,38 @@ TEST_P(StorePeersRot, IsMissedByAllAlike) {
 
 INSTANTIATE_TEST_SUITE_P(Of, StorePeersRot, ::testing::Values(std::pair(0.5, true), std::pair(0.9, true), std::pair(0.9, false)));
 
+TEST_F(StorePeers, WhatItsNodePutInQuarantineIsAbsentOnAllAndCanBeStoredAnew) {
+  const std::string damaged = TestStore::payload(1, 50'000);
+  ASSERT_TRUE(a.write_file("x", damaged));
+  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 50'000)));
+  publish();
+  a.remount();
+  b.remount();
+  a.flip_in_extents(damaged.substr(1000, 64));
+  EXPECT_EQ(a.try_read_file("x"), Code::kCorrupt);
+  publish();
+  const auto expect_absent = [&] {
+    for (TestStore* node : {&a, &b}) {
+      EXPECT_FALSE(node->exists("x"));
+      EXPECT_EQ(node->contents().size(), 1u);
+    }
+  };
+  expect_absent();
+  b.remount();
+  publish();
+  expect_absent();
+  a.remount();
+  publish();
+  expect_absent();
+  ASSERT_TRUE(b.write_file("x.tmp", damaged));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  publish();
+  EXPECT_EQ(a.read_file("x"), damaged);
+  ASSERT_TRUE(b.unlink("x"));
+  publish();
+  expect_absent();
+}
+
 // Nothing is left of the node but what the other has read.
 TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(a.write_file(fmt::format("old-{}", i), TestStore::payload(i, 10'000)));

@@ -247,6 +247,7 @@ void Tree::Write::end_leases_under(ObjectId parent, std::string_view name) {
 // --- what peers did ---
 
 void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
+  if (view().has_quarantined(ordinal)) tree().peers_quarantine_.store(true);
   const auto spoken_of = [&](const Record& record) -> ObjectId {
     if (const auto* put = std::get_if<PutRecord>(&record)) return put->object.id;
     if (const auto* changed = std::get_if<AttributesRecord>(&record)) return changed->id;
@@ -268,6 +269,7 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
+  if (view().has_quarantined(ordinal)) tree().peers_quarantine_.store(true);
   std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
   tree().quarantined_count_.store(tree().quarantined_.size());
   tree().given_up_by_peers_.forget_node(ordinal);
@@ -296,6 +298,7 @@ void Tree::Write::look_again(ObjectId id) {
       object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
                          (*record)->body.checksums != object->base.checksums;
       object->attributes = std::move((*record)->attributes);
+      object->base.quarantined |= (*record)->body.quarantined;
     }
   }
   const bool given_up = !*record || object->outdated;  // both change under the lock of the names, too

@@ -522,6 +522,52 @@ TEST_F(TreePeersTest, AFileBornEarlierTakesNoVersion) {
   EXPECT_EQ(newer->nlink, 1U);
 }
 
+// --- what a peer put in quarantine ---
+
+TEST_F(TreePeersTest, WhatAPeerPutInQuarantineIsAbsent) {
+  give_both_the_directory();
+  const ObjectId seen = id_here(kA, id(7));
+  PutRecord damaged = put(id(7), S_IFREG | 0644, 20);
+  damaged.object.body.quarantined = true;
+  const auto expect = [&](bool there, const char* why) {
+    EXPECT_EQ(find(id(5), "x"), there ? seen : ObjectId{}) << why;
+    EXPECT_EQ(list(id(5)), (there ? std::set<std::string>{"x", "y"} : std::set<std::string>{"y"})) << why;
+    EXPECT_EQ(tree_.read().is_quarantined(seen), !there) << why;
+  };
+  give(kA, 7, "x", 20);
+  give(kA, 8, "y", 20);
+  expect(true, "whole");
+  tree_.write().found_quarantined(seen);
+  expect(false, "this node found it damaged");
+  say(kA, {damaged});
+  expect(false, "its node found it damaged, too");
+  {
+    Tree::Write names = tree_.write();
+    names.follow_all(kA);
+  }
+  expect(false, "all of that node was read anew");
+  EXPECT_TRUE(tree_.read().check_new_name(id(5), "x"));
+  EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty) << "y";
+  say(kA, {put(id(7), S_IFREG | 0644, 20)});
+  expect(true, "its node has another body");
+  say(kA, {damaged, UnnameRecord{id(5), "y", id(8), false}});
+  EXPECT_TRUE(list(id(5)).empty());
+  EXPECT_TRUE(tree_.write().remove_directory(kRootId, "d"));
+}
+
+// The first that is heard of that node.
+TEST_F(TreePeersTest, WhatAPeerHadInQuarantineBeforeItWasReadIsAbsent) {
+  give_both_the_directory();
+  PutRecord damaged = put(id(7), S_IFREG | 0644, 20);
+  damaged.object.body.quarantined = true;
+  Tree::Write names = tree_.write();
+  ASSERT_TRUE(nodes_[kA].state.apply({Stamp{++nodes_[kA].batches}, {damaged, NameRecord{id(5), "x", id(7)}}}, {1, 0, 1000}));
+  names.follow_all(kA);
+  names.unlock();
+  EXPECT_FALSE(find(id(5), "x").valid());
+  EXPECT_TRUE(list(id(5)).empty());
+}
+
 // --- directories that clients have only read ---
 
 TEST_F(TreePeersTest, ALookWritesNothing) {

@@ -508,6 +508,43 @@ def test_what_is_durable_is_published(new_mount, durability):
     assert_bytes(load(b, "chunk4"), payload(4, 100 * KIB))
 
 
+def test_what_its_node_put_in_quarantine_is_absent_on_all(nodes):
+    a, b = nodes
+    content = payload(1, 100 * KIB)
+    store(a, "d/x", content)
+    store(a, "d/y", b"whole")
+    publish(a, b)
+    for mount in nodes:
+        mount.remount()
+    packs = [os.path.join(top, name) for top, _, names in os.walk(os.path.join(a.volume, "nodes/a")) for name in names if name.endswith(".pack")]
+    damaged = 0
+    for pack in packs:
+        with open(pack, "r+b") as file:
+            at = file.read().find(content[1000:1100])
+            if at >= 0:
+                file.seek(at)
+                file.write(b"damage")
+                damaged += 1
+    assert damaged == 1
+    with pytest.raises(OSError) as error:
+        load(a, "d/x")
+    assert error.value.errno == errno.EIO
+
+    def expect_absent():
+        publish(a, b)
+        for mount in nodes:
+            gone(mount, "d/x")
+            assert os.listdir(os.path.join(mount.path, "d")) == ["y"]
+
+    expect_absent()
+    b.remount()
+    expect_absent()
+    store(b, "d/x", content)
+    publish(a, b)
+    found(a, "d/x")
+    assert load(a, "d/x") == load(b, "d/x") == content
+
+
 def test_a_damaged_peer_keeps_nobody_else_from_working(nodes):
     a, b = nodes
     store(a, "chunk", b"a" * 1000)
