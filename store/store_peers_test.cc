@@ -211,6 +211,29 @@ TEST_F(StorePeers, ARewriteGivesTheWriterAFileOfItsOwn) {
   expect_one_tree();
 }
 
+TEST_F(StorePeers, ARewriteKeepsModeAndExtendedAttributes) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 1000)));
+  const ObjectId id = testing::find(a, "x").id;
+  ASSERT_TRUE(a->set_xattr(id, "user.note", "kept", XattrMode::kAny));
+  ASSERT_TRUE(a->set_pinned(id, true));
+  SetAttributes wanted;
+  wanted.mode = 0604;
+  ASSERT_TRUE(await<Stat>(a, [&](auto reply) { a->set_attributes(id, nullptr, wanted, {.thread_id = 1}, std::move(reply)); }));
+  publish();
+  Handle* const handle = b.open_for_rewrite("x", 7);
+  ASSERT_NE(handle, nullptr);
+  b.pwrite(handle, 0, TestStore::payload(2, 500));
+  ASSERT_TRUE(b.close(handle));
+  publish();
+  for (TestStore* node : {&a, &b}) {
+    EXPECT_EQ(node->read_file("x"), TestStore::payload(2, 500));
+    const Stat now = testing::find(*node, "x");
+    EXPECT_EQ(now.mode & 0777, 0604U);
+    EXPECT_EQ((*node)->get_xattr(now.id, "user.note").value_or(""), "kept");
+    EXPECT_EQ((*node)->list_xattrs(now.id).value(), std::vector<std::string>{"user.note"});
+  }
+}
+
 TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 1 * kMiB)));
   publish();
