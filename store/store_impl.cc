@@ -298,7 +298,7 @@ void StoreImpl::build_name_requests() {
   const auto may_change = [this](const Object& object) { return other_nodes_.check_may_change(object); };
   new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
   room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
-  versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
+  versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *record_space_, *changes_, *file_policy_, clock_, may_change});
   open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
                                        *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
   AttributeRequests::Known known{

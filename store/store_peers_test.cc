@@ -211,6 +211,29 @@ TEST_F(StorePeers, ARewriteGivesTheWriterAFileOfItsOwn) {
   expect_one_tree();
 }
 
+TEST_F(StorePeers, ARewriteKeepsModeAndExtendedAttributes) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 1000)));
+  const ObjectId id = testing::find(a, "x").id;
+  ASSERT_TRUE(a->set_xattr(id, "user.note", "kept", XattrMode::kAny));
+  ASSERT_TRUE(a->set_pinned(id, true));
+  SetAttributes wanted;
+  wanted.mode = 0604;
+  ASSERT_TRUE(await<Stat>(a, [&](auto reply) { a->set_attributes(id, nullptr, wanted, {.thread_id = 1}, std::move(reply)); }));
+  publish();
+  Handle* const handle = b.open_for_rewrite("x", 7);
+  ASSERT_NE(handle, nullptr);
+  b.pwrite(handle, 0, TestStore::payload(2, 500));
+  ASSERT_TRUE(b.close(handle));
+  publish();
+  for (TestStore* node : {&a, &b}) {
+    EXPECT_EQ(node->read_file("x"), TestStore::payload(2, 500));
+    const Stat now = testing::find(*node, "x");
+    EXPECT_EQ(now.mode & 0777, 0604U);
+    EXPECT_EQ((*node)->get_xattr(now.id, "user.note").value_or(""), "kept");
+    EXPECT_EQ((*node)->list_xattrs(now.id).value(), std::vector<std::string>{"user.note"});
+  }
+}
+
 TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 1 * kMiB)));
   publish();
@@ -251,6 +274,90 @@ TEST_F(StorePeers, WhatAnotherNodeRemovedIsNotKeptOpen) {
   }
   EXPECT_EQ(a->status().reclaimable_bytes, 0u);
   EXPECT_EQ(removed_and_open(a.root()), 0u);
+}
+
+// A file that was never renamed and is open for writing on its node, written since the other node read it or not.
+enum class Open { kAnew, kSynced, kWritten, kMadeAndSynced };
+class StorePeersOpenToWrite : public StorePeers, public ::testing::WithParamInterface<Open> {
+ protected:
+  Handle* make(const std::string& path, int seed) {
+    Handle* handle = nullptr;
+    if (GetParam() == Open::kMadeAndSynced) {
+      handle = a.create(path, 7);
+      a.pwrite(handle, 0, TestStore::payload(seed, 1000));
+    } else {
+      EXPECT_TRUE(a.write_file(path, TestStore::payload(seed, 1000), 7));
+      handle = a.open(path, {.read = true, .write = true}, 7);
+    }
+    if (GetParam() == Open::kSynced) a.pwrite(handle, 0, TestStore::payload(seed, 1000));
+    if (GetParam() != Open::kAnew) sync(handle);
+    publish();
+    EXPECT_EQ(b.read_file(path), TestStore::payload(seed, 1000));
+    if (GetParam() == Open::kWritten) a.pwrite(handle, 0, TestStore::payload(seed, 10));
+    return handle;
+  }
+  void sync(Handle* handle) {
+    EXPECT_TRUE(testing::await<void>(a, [&](auto reply) { a->fsync(handle, std::move(reply)); }));
+  }
+  // Now, after the close and after new mounts.
+  void expect_for_good(Handle* handle, int seed, const std::map<std::string, std::string>& wanted) {
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    EXPECT_EQ(b.contents(), wanted);
+    a.pwrite(handle, 1000, TestStore::payload(9, 500));
+    sync(handle);
+    EXPECT_EQ(a.read(handle), TestStore::payload(seed, 1000) + TestStore::payload(9, 500)) << "without a name";
+    EXPECT_TRUE(a.close(handle));
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    b.unmount();
+    a.remount();
+    b.mount();
+    publish();
+    EXPECT_EQ(a.contents(), wanted);
+    EXPECT_EQ(b.contents(), wanted);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(All, StorePeersOpenToWrite, ::testing::Values(Open::kAnew, Open::kSynced, Open::kWritten, Open::kMadeAndSynced));
+
+TEST_P(StorePeersOpenToWrite, IsRemoved) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.unlink("x"));
+  expect_for_good(handle, 1, {});
+}
+
+TEST_P(StorePeersOpenToWrite, IsRemovedWithItsDirectory) {
+  a.mkdir("d");
+  Handle* const handle = make("d/x", 1);
+  ASSERT_TRUE(b.unlink("d/x"));
+  ASSERT_TRUE(b.rmdir("d"));
+  expect_for_good(handle, 1, {});
+}
+
+// `mv`: another node's file is copied, then removed.
+TEST_P(StorePeersOpenToWrite, IsMoved) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("y", b.read_file("x")));
+  ASSERT_TRUE(b.unlink("x"));
+  publish();
+  expect_for_good(handle, 1, {{"y", b.read_file("y")}});
+}
+
+TEST_P(StorePeersOpenToWrite, IsReplaced) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 700)));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  expect_for_good(handle, 1, {{"x", TestStore::payload(2, 700)}});
+}
+
+TEST_P(StorePeersOpenToWrite, IsReplacedByWhatIsRemovedThen) {
+  Handle* const handle = make("x", 1);
+  ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 700)));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  publish();
+  ASSERT_TRUE(b.unlink("x"));
+  expect_for_good(handle, 1, {});
 }
 
 // Of what is open on another node nothing is given back; of "y", which is removed beside it, all is.
@@ -365,6 +472,38 @@ TEST_P(StorePeersRot, IsMissedByAllAlike) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, StorePeersRot, ::testing::Values(std::pair(0.5, true), std::pair(0.9, true), std::pair(0.9, false)));
+
+TEST_F(StorePeers, WhatItsNodePutInQuarantineIsAbsentOnAllAndCanBeStoredAnew) {
+  const std::string damaged = TestStore::payload(1, 50'000);
+  ASSERT_TRUE(a.write_file("x", damaged));
+  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 50'000)));
+  publish();
+  a.remount();
+  b.remount();
+  a.flip_in_extents(damaged.substr(1000, 64));
+  EXPECT_EQ(a.try_read_file("x"), Code::kCorrupt);
+  publish();
+  const auto expect_absent = [&] {
+    for (TestStore* node : {&a, &b}) {
+      EXPECT_FALSE(node->exists("x"));
+      EXPECT_EQ(node->contents().size(), 1u);
+    }
+  };
+  expect_absent();
+  b.remount();
+  publish();
+  expect_absent();
+  a.remount();
+  publish();
+  expect_absent();
+  ASSERT_TRUE(b.write_file("x.tmp", damaged));
+  ASSERT_TRUE(b.rename("x.tmp", "x"));
+  publish();
+  EXPECT_EQ(a.read_file("x"), damaged);
+  ASSERT_TRUE(b.unlink("x"));
+  publish();
+  expect_absent();
+}
 
 // Nothing is left of the node but what the other has read.
 TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {

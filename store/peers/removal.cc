@@ -73,7 +73,7 @@ class Removals {
 
 class Answer {
  public:
-  Answer(const Part& own, const Part& peer, const KeepsName& keeps) : own_(own), peer_(peer), keeps_(keeps) {}
+  Answer(const Part& own, const Part& peer) : own_(own), peer_(peer) {}
 
   Status on(const UnnameRecord& removed) {
     KVC_ASSIGN(const auto entry, own_.index->find_name(removed.parent, removed.name));
@@ -81,8 +81,6 @@ class Answer {
     if (S_ISDIR(entry->type_bits)) {
       KVC_ASSIGN(const bool left, has_names_left(entry->child));
       if (left) return {};
-    } else if (keeps_(entry->child)) {
-      return {};
     }
     if (taken_.emplace(removed.parent, removed.name).second) records_.emplace_back(removed);
     return {};
@@ -116,7 +114,6 @@ class Answer {
 
   const Part& own_;
   const Part& peer_;
-  const KeepsName& keeps_;
   std::vector<Record> records_;
   std::set<std::pair<ObjectId, std::string>> taken_;
   std::map<ObjectId, const Attributes*> attributes_;  // the last ones given
@@ -130,11 +127,10 @@ Result<bool> is_removed(const Part& by, const Part& owner, ObjectId directory, c
   return removals.take(directory, entry);
 }
 
-Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition until, const KeepsName& keeps,
-                          const NameOnItsWay& on_its_way) {
+Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition until, const NameOnItsWay& on_its_way) {
   const JournalPosition answered = own.statements->seen(peer.node);
   if (until <= answered || !peer.statements->speaks_of(own.node, answered)) return PeerAnswer{};
-  Answer answer(own, peer, keeps);
+  Answer answer(own, peer);
   Status status;
   std::optional<JournalPosition> last, before_last;  // of batches with statements: the statements of one batch are answered together
   bool waits = false;

@@ -18,17 +18,14 @@ namespace kvcachefs {
 Result<bool> is_removed(const Part& by, const Part& owner, ObjectId directory, const NameEntry& entry);
 
 // The records by which `own` answers all statements of `peer` about its objects up to `until`: the names taken, then `seen`. They belong into
-// one batch, before anything accepted since. Empty if there is nothing to answer. `keeps`: whether a file keeps its name (it is being
-// written under it, and other writers use the same name for files of their own). `on_its_way`: whether a batch that peers may have read in the
+// one batch, before anything accepted since. Empty if there is nothing to answer. `on_its_way`: whether a batch that peers may have read in the
 // journal gives that name, and `own` does not have it yet. A statement about it, and all behind that, is answered later, or the name would come back.
-using KeepsName = std::function<bool(ObjectId)>;
 using NameOnItsWay = std::function<bool(const UnnameRecord&)>;
 struct PeerAnswer {
   std::vector<Record> records;
   bool waits = false;  // some statements are left to be answered later
 };
-Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition until, const KeepsName& keeps,
-                          const NameOnItsWay& on_its_way = {});
+Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition until, const NameOnItsWay& on_its_way = {});
 
 // Whether attributes `given` by one node count more than `other`, given by the node `than`.
 bool counts_more(const Attributes& given, std::string_view by, const Attributes& other, std::string_view than);

@@ -331,6 +331,17 @@ NameView::LeasedPlaces NameView::leased_places() const {
 Result<std::optional<ObjectRecord>> NameView::find_object(ObjectId id) const { return read(id, &Index::find_object); }
 Result<std::optional<ObjectRecord>> NameView::find_object_summary(ObjectId id) const { return read(id, &Index::find_object_summary); }
 
+bool NameView::has_quarantined(uint32_t ordinal) const {
+  const Part* const part = peer(ordinal);
+  return part != nullptr && part->index && part->index->totals().quarantined > 0;
+}
+
+bool NameView::is_quarantined_there(ObjectId id) const {
+  if (!id.is_foreign() || !has_quarantined(id.node_ordinal())) return false;
+  const auto object = part_of(id)->index->find_object_summary(id_there(id));
+  return object && *object && (*object)->body.quarantined;
+}
+
 Result<std::optional<ObjectRecord>> NameView::read(ObjectId id, Read how) const {
   if (is_alone()) return ((*own().index).*how)(id);
   if (id == kRootId) return read_directory(id, roots(), how);

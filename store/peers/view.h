@@ -73,6 +73,9 @@ class NameView {
   Result<std::optional<ObjectRecord>> find_object(ObjectId id) const;
   Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const;
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const;
+  // Whether that peer has an object in quarantine; whether a peer's object is, as its node said last.
+  bool has_quarantined(uint32_t ordinal) const;
+  bool is_quarantined_there(ObjectId id) const;
 
   // Call when this node made the directory there, or moved it there, and its index does not tell that yet; holds until DirectoryClasses::release().
   // What peers have under the path is gone for clients; the next batch states that.

@@ -107,7 +107,7 @@ class NameRequestsTest : public WritebackFixture {
                         in_place, refusals, opener, resumer, counters, options, [this](const Object&) { return may_change; }}};
   NewObjects new_objects{{request_clock, 1, next_number}};
   RoomForRecords room_for_records{{space, space_waiters, refusals, counters, [this] { return may_get_room; }}};
-  NameVersions versions{{tree, stale_opens, new_objects, room_for_records, changes, policy, request_clock, [this](const Object&) { return may_change; }}};
+  NameVersions versions{{tree, stale_opens, new_objects, room_for_records, records, changes, policy, request_clock, [this](const Object&) { return may_change; }}};
   OpenFiles open_files{{tree, versions, accesses, extents, space, discards, changes, dirty, cache, policy, backing, in_place, read_times, urgent,
                         counters, options, request_clock, ReadTimes::kRelative, false}};
   AttributeRequests attributes{{tree, open_files, writes, in_place, accesses, extents, room_for_records, records, changes, dirty, read_times,

@@ -6,6 +6,10 @@
 
 #include <fmt/format.h>
 
+#include "store/base/units.h"
+#include "store/object/in_place_mark.h"
+#include "store/object/pin_mark.h"
+
 namespace kvcachefs {
 
 namespace {
@@ -29,20 +33,28 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
   return new_version(tree, parent, name, object, caller);
 }
 
-// A new empty object, to be opened and written by the caller; mode and owner are those of `object`.
-ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller) {
+// A new empty object, to be opened and written by the caller; mode, owner and extended attributes are those of `object`.
+Result<ObjectPtr> NameVersions::to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller) {
   Caller owner = caller;
   uint32_t mode = 0;
+  std::vector<Xattr> xattrs;
   {
     const auto lock = object->lock();
     mode = object->attributes.mode;
+    xattrs = object->attributes.xattrs;
     owner.uid = object->attributes.uid;
     owner.gid = object->attributes.gid;
   }
+  std::erase_if(xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark || xattr.name == kPinMark; });  // of that object alone
+  const uint64_t xattr_bytes = bytes_of(xattrs);
+  if (xattr_bytes > 0 && !parts_.records.has_room_for_xattrs(xattr_bytes))
+    return fail(Code::kNoSpace, fmt::format("{} of attributes are not in the journal, of files that are open perhaps", format_size(RecordSpace::kMostXattrBytes)));
   ObjectPtr fresh = parts_.new_objects.make(id, mode, 0, owner);
   fresh->writer_thread = caller.thread_id;
   {
     const auto lock = fresh->lock();
+    fresh->attributes.xattrs = std::move(xattrs);
+    parts_.records.keep_xattrs(fresh->unjournaled_xattrs, xattr_bytes);
     parts_.changes.mark_attributes_dirty(fresh);
     parts_.changes.content_changed(fresh);
     parts_.file_policy.expect_size(*fresh, parts_.file_policy.guess_size(caller.thread_id));
@@ -55,7 +67,7 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, ObjectId id, cons
 // Makes a new empty body under the name, which `object` has; `object` stays as an older version.
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
-  ObjectPtr fresh = to_be_written(object, parts_.new_objects.next_id(), caller);
+  KVC_ASSIGN(const ObjectPtr fresh, to_be_written(object, parts_.new_objects.next_id(), caller));
   KVC_TRY(add_version(tree, parent, name, object, fresh));
   return fresh;
 }
@@ -91,7 +103,7 @@ Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, 
   KVC_ASSIGN(const ObjectPtr object, tree.get(asked.of));
   const Tree::ForgetAfter forget(tree, object);
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(asked.parent, asked.name));
-  ObjectPtr fresh = to_be_written(object, asked.id, caller);
+  KVC_ASSIGN(const ObjectPtr fresh, to_be_written(object, asked.id, caller));
   {
     const auto lock = fresh->lock();  // the truncation is done with this, even if the writer ends before its open
     fresh->awaiting_open = false;

@@ -28,6 +28,7 @@ class NameVersions {
     StaleOpens& stale_opens;
     NewObjects& new_objects;
     RoomForRecords& room;
+    RecordSpace& records;
     const BodyChanges& changes;
     const MemoryFilePolicy& file_policy;
     const RequestClock& clock;
@@ -63,7 +64,7 @@ class NameVersions {
 
  private:
   bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
-  ObjectPtr to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller);
+  Result<ObjectPtr> to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller);
   Status add_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);

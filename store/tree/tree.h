@@ -93,7 +93,8 @@ class Tree {
   // process_of() has to read /proc then.
   std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
   bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // whether any name has versions; no lock
-  bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0; }  // whether any object is in quarantine; no lock
+  // Whether any object, of whichever node, may be in quarantine; no lock.
+  bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0 || peers_quarantine_.load(std::memory_order_relaxed); }
   TemporaryNames& temporary_names() { return temporary_names_; }
   void clear();  // at the end: drops what is left in RAM
   // --- peers (tree_peers.cc); these take the lock exclusively
@@ -117,6 +118,7 @@ class Tree {
   TemporaryNames temporary_names_;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::atomic<uint64_t> quarantined_count_{0};
+  std::atomic<bool> peers_quarantine_{false};  // a peer has, or had, an object in quarantine
 
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
   DirectoryClasses classes_;
@@ -132,7 +134,7 @@ class Tree {
   std::deque<Lingering> kept_for_rename_;  // oldest first
   uint64_t lingering_bytes_ = 0;
   std::unordered_set<ObjectId> leaving_;        // lost their last name, not journaled yet
-  std::unordered_set<ObjectId> quarantined_;    // their names read as absent
+  std::unordered_set<ObjectId> quarantined_;    // their names read as absent; of a peer's, those that this node found damaged
   std::unordered_map<ObjectId, Stat> removed_;  // the last removed objects, as they were: a client may be in one, or have looked it up before
   std::deque<ObjectId> removed_order_;          // oldest first
   UnlinkedQueue unlinked_;                      // the journal may not yet know that they have no name

@@ -24,7 +24,7 @@ Result<std::optional<Namespace::Found>> Tree::View::find_name(ObjectId parent, s
 }
 
 bool Tree::View::is_quarantined(ObjectId id) const {
-  return tree_->quarantined_count_.load(std::memory_order_relaxed) > 0 && tree_->quarantined_.contains(id);
+  return tree_->has_quarantined() && (tree_->quarantined_.contains(id) || view().is_quarantined_there(id));
 }
 
 Status Tree::View::check_new_name(ObjectId parent, std::string_view name) const {

@@ -247,6 +247,7 @@ void Tree::Write::end_leases_under(ObjectId parent, std::string_view name) {
 // --- what peers did ---
 
 void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
+  if (view().has_quarantined(ordinal)) tree().peers_quarantine_.store(true);
   const auto spoken_of = [&](const Record& record) -> ObjectId {
     if (const auto* put = std::get_if<PutRecord>(&record)) return put->object.id;
     if (const auto* changed = std::get_if<AttributesRecord>(&record)) return changed->id;
@@ -268,6 +269,7 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
+  if (view().has_quarantined(ordinal)) tree().peers_quarantine_.store(true);
   std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
   tree().quarantined_count_.store(tree().quarantined_.size());
   tree().given_up_by_peers_.forget_node(ordinal);
@@ -296,6 +298,7 @@ void Tree::Write::look_again(ObjectId id) {
       object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
                          (*record)->body.checksums != object->base.checksums;
       object->attributes = std::move((*record)->attributes);
+      object->base.quarantined |= (*record)->body.quarantined;
     }
   }
   const bool given_up = !*record || object->outdated;  // both change under the lock of the names, too
@@ -414,12 +417,6 @@ void Tree::Write::end_leases() {
 // --- what peers took ---
 
 Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) {
-  const KeepsName is_shared = [&](ObjectId id) {
-    const ObjectPtr object = live(id);
-    if (!object) return false;
-    const auto lock = object->lock();
-    return object->write_handles > 0 && !object->published;
-  };
   std::vector<UnnameRecord> versions;  // that the journal does not have any more, and that could get the name again
   const NameOnItsWay on_its_way = [&](const UnnameRecord& removed) {
     if (names().may_be_journaled(removed.parent, removed.name, removed.child)) return true;
@@ -427,7 +424,7 @@ Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) 
     if (state != nullptr && state->durable != removed.child && state->is_older_version(removed.child)) versions.push_back(removed);
     return false;
   };
-  KVC_ASSIGN(PeerAnswer said, kvcachefs::answer(view().own(), peer, until, is_shared, on_its_way));
+  KVC_ASSIGN(PeerAnswer said, kvcachefs::answer(view().own(), peer, until, on_its_way));
   PeerAnswer answered{{}, said.waits};
   for (const UnnameRecord& gone : versions) KVC_TRY(take_name(gone));
   for (Record& record : said.records) {
@@ -450,7 +447,8 @@ Status Tree::Write::forget_statements(const std::string& peer, JournalPosition a
   return tree().parts_.index.forget_statements(peer, answered);
 }
 
-// Like an unlink, of the child that this node's journal has there, and of versions written before it. It was hidden since the peer's batch was applied.
+// Like an unlink, of the child that this node's journal has there, and of versions written before it: who has it open for writing writes on without the
+// name. It was hidden since the peer's batch was applied.
 Status Tree::Write::take_name(const UnnameRecord& gone) {
   const NameState* const before = names().dirty(gone.parent, gone.name);
   if (before != nullptr && before->child != gone.child && !before->is_older_version(gone.child)) {  // replaced or removed here since; that may wait to be journaled
@@ -473,6 +471,10 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   // Peers' names there are looked up when a client asks: which directories of theirs belong to this one need not be known yet, and more may come.
   KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
   const std::vector<ObjectId> taken = take_versions(*state, gone.child);
+  if (state->taken_later.valid()) {
+    tree().has_versions_ = true;
+    names().note_several(gone.parent, gone.name);
+  }
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
   for (const ObjectId id : taken) {
     if (const ObjectPtr version = live(id)) {

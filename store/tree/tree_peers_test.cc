@@ -252,6 +252,74 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
 }
 
+// --- statements of a peer about a file that is open for writing here ---
+
+TEST_F(TreePeersTest, AFileThatIsOpenForWritingLosesItsNameAsByAnUnlink) {
+  give_both_the_directory();
+  for (const bool is_written : {false, true}) {
+    const std::string name = is_written ? "written" : "idle";
+    const uint64_t number = is_written ? 20 : 10;
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    object->unflushed_handles = is_written ? 1 : 0;
+    say(kA, {gone("this", id(5), name, id(number))});
+    for (int journaled = 0; journaled < 2; ++journaled) {
+      EXPECT_FALSE(find(id(5), name).valid());
+      EXPECT_EQ(object->nlink, 0U);
+      EXPECT_EQ(tree_.find(object->id), object) << "its writer has it";
+      journal();
+    }
+  }
+  EXPECT_TRUE(list(id(5)).empty());
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, WhatTookTheNameOfAFileThatIsOpenForWritingIsSeenAndNothingOnceItGoes) {
+  give_both_the_directory();
+  journal_version(write(6, "x", second_, true), "x");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x", id(8)}, gone("this", id(5), "x", id(6))});
+  EXPECT_EQ(find(id(5), "x"), id_here(kA, id(8)));
+  journal();
+  say(kA, {UnnameRecord{id(5), "x", id(8), true}});
+  EXPECT_FALSE(find(id(5), "x").valid());
+}
+
+TEST_F(TreePeersTest, ADirectoryGoesWithAFileThatIsOpenForWriting) {
+  give_both_the_directory();
+  journal_version(write(6, "x", second_, true), "x");
+  say(kA, {gone("this", id(5), "x", id(6)), gone("this", kRootId, "d", id(5)), UnnameRecord{kRootId, "d", id(5), false}});
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  journal();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// Writers of two nodes may use one temporary name for a file each.
+TEST_F(TreePeersTest, ATemporaryNameStaysWithTheFileThatIsOpenForWritingUntilThatIsOver) {
+  give_both_the_directory();
+  for (const bool is_renamed : {true, false}) {
+    const uint64_t number = is_renamed ? 6 : 7;
+    const ObjectPtr object = write(number, "x.tmp", second_, true);
+    ASSERT_TRUE(object->temporary);
+    journal_version(object, "x.tmp");
+    say(kA, {gone("this", id(5), "x.tmp", id(number)), gone("this", kRootId, "d", id(5))});
+    clock_.advance_ns(100'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), "x.tmp"), id(number));
+    EXPECT_EQ(find(kRootId, "d"), id(5));
+    object->last_write_ns = clock_.monotonic_ns();
+    close(object);
+    if (is_renamed) {
+      EXPECT_TRUE(rename("x.tmp", "x", second_));
+    }
+    clock_.advance_ns(10'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_FALSE(find(id(5), "x.tmp").valid());
+    EXPECT_EQ(object->nlink, is_renamed ? 1U : 0U);
+    EXPECT_FALSE(tree_.has_versions());
+  }
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
+}
+
 // --- statements of a peer about a temporary name with several versions ---
 
 TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {
@@ -452,6 +520,52 @@ TEST_F(TreePeersTest, AFileBornEarlierTakesNoVersion) {
   EXPECT_EQ(find(id(5), "x.tmp"), id(7));
   EXPECT_EQ(older->nlink, 1U);
   EXPECT_EQ(newer->nlink, 1U);
+}
+
+// --- what a peer put in quarantine ---
+
+TEST_F(TreePeersTest, WhatAPeerPutInQuarantineIsAbsent) {
+  give_both_the_directory();
+  const ObjectId seen = id_here(kA, id(7));
+  PutRecord damaged = put(id(7), S_IFREG | 0644, 20);
+  damaged.object.body.quarantined = true;
+  const auto expect = [&](bool there, const char* why) {
+    EXPECT_EQ(find(id(5), "x"), there ? seen : ObjectId{}) << why;
+    EXPECT_EQ(list(id(5)), (there ? std::set<std::string>{"x", "y"} : std::set<std::string>{"y"})) << why;
+    EXPECT_EQ(tree_.read().is_quarantined(seen), !there) << why;
+  };
+  give(kA, 7, "x", 20);
+  give(kA, 8, "y", 20);
+  expect(true, "whole");
+  tree_.write().found_quarantined(seen);
+  expect(false, "this node found it damaged");
+  say(kA, {damaged});
+  expect(false, "its node found it damaged, too");
+  {
+    Tree::Write names = tree_.write();
+    names.follow_all(kA);
+  }
+  expect(false, "all of that node was read anew");
+  EXPECT_TRUE(tree_.read().check_new_name(id(5), "x"));
+  EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty) << "y";
+  say(kA, {put(id(7), S_IFREG | 0644, 20)});
+  expect(true, "its node has another body");
+  say(kA, {damaged, UnnameRecord{id(5), "y", id(8), false}});
+  EXPECT_TRUE(list(id(5)).empty());
+  EXPECT_TRUE(tree_.write().remove_directory(kRootId, "d"));
+}
+
+// The first that is heard of that node.
+TEST_F(TreePeersTest, WhatAPeerHadInQuarantineBeforeItWasReadIsAbsent) {
+  give_both_the_directory();
+  PutRecord damaged = put(id(7), S_IFREG | 0644, 20);
+  damaged.object.body.quarantined = true;
+  Tree::Write names = tree_.write();
+  ASSERT_TRUE(nodes_[kA].state.apply({Stamp{++nodes_[kA].batches}, {damaged, NameRecord{id(5), "x", id(7)}}}, {1, 0, 1000}));
+  names.follow_all(kA);
+  names.unlock();
+  EXPECT_FALSE(find(id(5), "x").valid());
+  EXPECT_TRUE(list(id(5)).empty());
 }
 
 // --- directories that clients have only read ---

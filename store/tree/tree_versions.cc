@@ -159,8 +159,9 @@ bool Tree::View::is_abandoned(ObjectId id, int64_t for_ns) const {
 
 // A peer removed or replaced `taken`, which the journal has or had under the name. Removes it and the versions before it, except those being written,
 // and those that a process closed a moment ago without writing another since: it is about to rename them. `taken` itself is kept so only beside other
-// versions, for a rename would take one of theirs, and not where it is alone; it goes once it need not be kept, and does not come back. Returns the
-// versions that lose the name: the caller counts the links.
+// versions, for a rename would take one of theirs. Where it is alone it is kept only if it is open for writing under a temporary name, which writers of
+// two nodes may use for a file each. It goes once it need not be kept, and does not come back. Returns the versions that lose the name: the caller
+// counts the links.
 std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId taken, bool at_the_end) {
   std::vector<ObjectId> versions = state.older_versions;
   versions.push_back(state.child);
@@ -181,11 +182,17 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
     return !at_the_end && !wrote_another && object->writer_thread != 0 && object->last_write_ns != 0 &&
            now_ns - object->last_write_ns < kAboutToRenameNs && !has_ended(object->writer_thread);
   };
+  const auto is_open_temporary = [&](ObjectId id) {
+    const ObjectPtr object = live(id);
+    if (!object || !object->temporary) return false;
+    const auto lock = object->lock();
+    return object->write_handles > 0;
+  };
   std::vector<ObjectId> gone;
   for (auto each = versions.begin(); each != last; ++each)
     if (!may_be_renamed(each)) gone.push_back(*each);
   const bool others_stay = gone.size() + 1 < versions.size();
-  if (!(others_stay || kept_before == taken) || !may_be_renamed(last)) gone.push_back(taken);
+  if (!(others_stay || kept_before == taken || is_open_temporary(taken)) || !may_be_renamed(last)) gone.push_back(taken);
   std::erase_if(versions, [&](ObjectId id) { return std::ranges::find(gone, id) != gone.end(); });
   state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end();
   for (const ObjectId id : versions)

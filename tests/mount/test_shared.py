@@ -168,6 +168,56 @@ def test_what_one_removes_is_gone_on_the_other(nodes):
     assert load(b, "d/0") == b"anew"
 
 
+@pytest.mark.parametrize("how", ["idle", "synced", "flushed"])
+def test_what_one_removes_is_gone_though_its_node_has_it_open_for_writing(nodes, how):
+    a, b = nodes
+    old, new = payload(1, 1000), payload(2, 700)
+    os.mkdir(os.path.join(a.path, "d"))
+    open_files = {}
+    for name in ("removed", "moved", "replaced", "d/x"):
+        path = os.path.join(a.path, name)
+        if how == "idle":
+            with open(path, "wb") as file:
+                file.write(old)
+            open_files[name] = os.open(path, os.O_RDWR)
+            continue
+        open_files[name] = handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        assert os.write(handle, old) == len(old)
+        if how == "synced":
+            os.fsync(handle)
+        else:
+            os.close(os.dup(handle))
+    publish(a, b)
+    found(b, "d/x")
+    store(b, "replaced", new)
+    publish(a, b)
+    os.unlink(os.path.join(b.path, "removed"))
+    subprocess.run(["mv", os.path.join(b.path, "moved"), os.path.join(b.path, "new")], check=True)
+    os.unlink(os.path.join(b.path, "replaced"))
+    subprocess.run(["rm", "-r", os.path.join(b.path, "d")], check=True)
+
+    def expect_only_the_new_name():
+        publish(a, b)
+        publish(a, b)
+        for mount in (a, b):
+            for name in ("removed", "moved", "replaced", "d"):
+                gone(mount, name)
+            assert load(mount, "new") == old
+
+    expect_only_the_new_name()
+    for handle in open_files.values():
+        assert os.pwrite(handle, new, len(old)) == len(new)
+        os.fsync(handle)
+        assert os.pread(handle, 4096, 0) == old + new
+        os.close(handle)
+    expect_only_the_new_name()
+    for mount in (a, b):
+        mount.stop()
+    for mount in (a, b):
+        mount.start()
+    expect_only_the_new_name()
+
+
 def test_the_one_that_replaces_wins(nodes):
     a, b = nodes
     store(a, "chunk", b"a" * 100_000)
@@ -456,6 +506,43 @@ def test_what_is_durable_is_published(new_mount, durability):
         assert_bytes(load(b, f"chunk{index}"), payload(index, 100 * KIB))
     a.kill()
     assert_bytes(load(b, "chunk4"), payload(4, 100 * KIB))
+
+
+def test_what_its_node_put_in_quarantine_is_absent_on_all(nodes):
+    a, b = nodes
+    content = payload(1, 100 * KIB)
+    store(a, "d/x", content)
+    store(a, "d/y", b"whole")
+    publish(a, b)
+    for mount in nodes:
+        mount.remount()
+    packs = [os.path.join(top, name) for top, _, names in os.walk(os.path.join(a.volume, "nodes/a")) for name in names if name.endswith(".pack")]
+    damaged = 0
+    for pack in packs:
+        with open(pack, "r+b") as file:
+            at = file.read().find(content[1000:1100])
+            if at >= 0:
+                file.seek(at)
+                file.write(b"damage")
+                damaged += 1
+    assert damaged == 1
+    with pytest.raises(OSError) as error:
+        load(a, "d/x")
+    assert error.value.errno == errno.EIO
+
+    def expect_absent():
+        publish(a, b)
+        for mount in nodes:
+            gone(mount, "d/x")
+            assert os.listdir(os.path.join(mount.path, "d")) == ["y"]
+
+    expect_absent()
+    b.remount()
+    expect_absent()
+    store(b, "d/x", content)
+    publish(a, b)
+    found(a, "d/x")
+    assert load(a, "d/x") == load(b, "d/x") == content
 
 
 def test_a_damaged_peer_keeps_nobody_else_from_working(nodes):

@@ -185,7 +185,7 @@ bool History::answer_all(size_t at) {
   for (size_t peer = 0; peer < nodes_.size(); ++peer) {
     if (peer == at || node.read[peer] == 0) continue;
     const JournalPosition until = nodes_[peer]->log[node.read[peer] - 1].second;
-    auto records = sure(answer(node.parts[at], node.parts[peer], until, [](ObjectId) { return false; })).records;
+    auto records = sure(answer(node.parts[at], node.parts[peer], until)).records;
     if (records.empty()) continue;
     any = true;
     journal(node, std::move(records));

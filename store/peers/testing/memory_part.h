@@ -50,6 +50,8 @@ class MemoryPart final : public RowSource {
   }
   EpochHighs read_epoch(uint32_t) const override { return {}; }
 
+  const IndexTotals& totals() const { return totals_; }
+
   std::map<ObjectId, std::shared_ptr<const ObjectRow>> objects;
   std::map<NameKey, NameRow> names;
 
@@ -62,6 +64,7 @@ class MemoryPartIndex final : public FakeIndex {
  public:
   const MemoryPart* state = nullptr;
 
+  IndexTotals totals() const override { return state->totals(); }
   Result<std::optional<NameEntry>> find_name(ObjectId parent, std::string_view name) const override {
     const auto row = state->names.find({parent, name_cookie(name)});
     if (row == state->names.end()) return std::nullopt;
