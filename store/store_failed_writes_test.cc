@@ -157,6 +157,34 @@ TEST_F(FailedWrites, WhoEmptiesTheFileMayWriteLess) {
   }
 }
 
+// A log, or a database: it was told that these bytes are kept.
+TEST_F(FailedWrites, WhatWasSyncedStaysWhenALaterWriteDoesNotFit) {
+  for (const bool emptied_before : {false, true}) {
+    SCOPED_TRACE(emptied_before);
+    if (emptied_before) {
+      ASSERT_TRUE(store_.write_file("log", std::string(100'000, 'o')));
+    }
+    Handle* handle = emptied_before ? store_.open_for_rewrite("log", 1) : create("log", /*direct=*/false);
+    ASSERT_NE(handle, nullptr);
+    id_ = store_->object_of(handle);
+    EXPECT_EQ(write(handle, 0, kMiB), 0);
+    std::optional<Status> synced;
+    store_->fsync(handle, [&](Status status) { synced = std::move(status); });
+    for (int i = 0; i < 100'000 && !synced; ++i) store_->pump();
+    ASSERT_TRUE(synced && *synced);
+    fill(kMiB / 2);
+    EXPECT_GT(write(handle, kMiB, kBodyBytes), 0);
+    EXPECT_TRUE(truncate(handle, kMiB)) << "as the kernel does";
+    EXPECT_EQ(flush(handle), Code::kNoSpace);
+    store_->release(handle);
+    EXPECT_EQ(store_.read_file("log"), std::string(kMiB, 'x'));
+    empty();
+    store_.crash();
+    EXPECT_EQ(store_.read_file("log"), std::string(kMiB, 'x'));
+    store_.unlink("log");
+  }
+}
+
 TEST_F(FailedWrites, OfARawFileToo) {
   Handle* handle = create("pool.tmp", /*direct=*/true);
   EXPECT_TRUE(truncate(handle, 20 * kMiB));

@@ -24,6 +24,12 @@ Result<void> await(TestStore& store, std::optional<Status>& answer) {
   return answer ? *answer : fail(Code::kCanceled, "a request was never answered");
 }
 
+Status sync(TestStore& store, Handle* handle) {
+  std::optional<Status> answer;
+  store->fsync(handle, [&](Status status) { answer = std::move(status); });
+  return await(store, answer);
+}
+
 Status remove_directory(TestStore& store, const std::string& name) {
   std::optional<Status> answer;
   store->remove_directory(kRootId, name, [&](Status status) { answer = std::move(status); });
@@ -150,6 +156,73 @@ TEST(StoreNames, WhoFindsNothingWhenLookingAgainIsToldOfTheNextFile) {
   EXPECT_TRUE(store.rename("t.tmp", "final", kSecond.thread_id));
   EXPECT_EQ(store.read_file("final"), "the bytes of the second");
   EXPECT_TRUE(store.unlink("t.tmp"));
+}
+
+// Clients rename before they close. An fsync in the middle makes no version a finished one.
+TEST(StoreNames, AVersionThatWasSyncedAndIsFilledFurtherIsNotTheOneThatARenameTakes) {
+  TestStore store;
+  Handle* first = store.create("t.tmp", kFirst.thread_id);
+  store.pwrite(first, 0, "half of the first");
+  ASSERT_TRUE(sync(store, first));
+  Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(second, nullptr);
+  store.pwrite(second, 0, "all of the second");
+  EXPECT_TRUE(store.rename("t.tmp", "final", kSecond.thread_id));
+  EXPECT_EQ(store.read_file("final"), "all of the second");
+  store.pwrite(first, 17, ", and the rest");
+  EXPECT_TRUE(store.close(first));
+  EXPECT_TRUE(store.close(second));
+  EXPECT_TRUE(store.rename("t.tmp", "final", kFirst.thread_id));
+  EXPECT_EQ(store.read_file("final"), "half of the first, and the rest");
+}
+
+TEST(StoreNames, AWriterThatSyncedAndIsSilentForLongKeepsItsFile) {
+  ManualClock clock{1'000'000'000'000};
+  TestStore store({}, clock);
+  Handle* first = store.create("t.tmp", kFirst.thread_id);
+  store.pwrite(first, 0, "first");
+  ASSERT_TRUE(sync(store, first));
+  clock.advance_ns(60'000'000'000);
+  Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(store->object_of(second), store->object_of(first));
+  store.pwrite(second, 0, "second");
+  EXPECT_TRUE(store.close(second));
+  EXPECT_TRUE(store.close(first));
+  EXPECT_TRUE(store.rename("t.tmp", "b", kSecond.thread_id));
+  EXPECT_EQ(store.read_file("b"), "second");
+  EXPECT_TRUE(store.rename("t.tmp", "a", kFirst.thread_id));
+  EXPECT_EQ(store.read_file("a"), "first");
+}
+
+// The name that the file was renamed to waits for its body, and its old name is given to another file that is synced.
+TEST(StoreNames, APartThatWasSyncedUnderATemporaryNameGetsNoOtherName) {
+  for (const bool replaces : {false, true}) {
+    SCOPED_TRACE(replaces);
+    TestStore store;
+    if (replaces) {
+      ASSERT_TRUE(store.write_file("x", "the bytes before"));
+    }
+    store.drain();
+    Handle* writer = store.create("x.tmp", kFirst.thread_id);
+    store.pwrite(writer, 0, "half");
+    ASSERT_TRUE(sync(store, writer));
+    store.pwrite(writer, 4, " and half");
+    EXPECT_TRUE(store.close(writer));
+    ASSERT_TRUE(store.rename("x.tmp", "x", kFirst.thread_id));
+    Handle* next = store.create("x.tmp", kFirst.thread_id);
+    store.pwrite(next, 0, "the next");
+    ASSERT_TRUE(sync(store, next));
+    store->release(next);
+    store.crash();
+    if (store.exists("x")) {
+      const std::string found = store.read_file("x");
+      EXPECT_TRUE(found == "half and half" || (replaces && found == "the bytes before")) << found;
+    } else {
+      EXPECT_FALSE(replaces);
+    }
+    EXPECT_EQ(store.read_file("x.tmp"), "the next");
+  }
 }
 
 // The journal had the older version, then the newer one, which got another name.

@@ -272,10 +272,11 @@ bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, Object
          (object->durable && object->journaled_version() >= object->named_version);
 }
 
-// True if the object was renamed and its new name waits for its body: if it lost the old name now, it would be lost with its synced bytes.
+// True if the object was renamed and its new name waits for its body: if it lost the old name now, it would be lost with its synced bytes. Not if the old
+// name was temporary: a client that synced its file in the middle wants no part of it under the new name, which is absent (or old) until the body comes.
 bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const {
   const ObjectPtr object = id.valid() ? tree.live(id) : nullptr;
-  return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(tree, commit, id);
+  return object && object->is_regular() && object->durable && object->nlink > 0 && !object->was_temporary && !is_known(tree, commit, id);
 }
 
 BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,

@@ -51,8 +51,8 @@ bool BodyChanges::keep_room(Object& object, bool may_wait) const {
 }
 
 // Reason: clients that write in place look at neither length nor content. A body that was never journaled, or that its present writers made
-// or truncated to nothing, is emptied, whatever part of it an fsync journaled. Otherwise the last writer's close brings the journaled
-// version back as a whole, without the changes accepted since; a truncation goes too, as it was part of the change that failed.
+// or truncated to nothing and never synced, is emptied. Otherwise the last writer's close brings the journaled version (the one that was synced last)
+// back as a whole, without the changes accepted since; a truncation goes too, as it was part of the change that failed.
 void BodyChanges::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) const {
   if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
   if (object->raw || object->sealing) return;

@@ -76,7 +76,7 @@ class Object {
   // A write failed: rename and link fail until the missing bytes were written or the body was emptied; fsync and close fail until
   // then, or until the body was undone.
   std::optional<FailedWrite> write_error;
-  bool written_anew = true;       // it has been empty since its present writers opened it: no journaled version of it is whole
+  bool written_anew = true;       // it has been empty since its present writers opened it, and none called fsync: no journaled version of it is whole
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
   bool extent_is_long_enough = false;  // its file was seen to have the body's length, or is new
@@ -95,6 +95,7 @@ class Object {
   uint32_t handles = 0;           // open
   uint32_t write_handles = 0;     // of these, open for writing
   uint32_t unflushed_handles = 0; // of these, written (or created) and not flushed since
+  uint32_t synced_handles = 0;    // of the unflushed, those that wrote nothing since they called fsync
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   uint32_t kept_for_repeat = 0;   // calls that were answered kStale, found it by their lookup, and will open it
   bool lingering = false, leased = false;  // replaced a moment ago: can still be opened, though it has no name; or see Tree::Write::keep_leased()
@@ -120,6 +121,7 @@ class Object {
   uint32_t writer_process = 0;  // of that thread; 0: not looked up yet
   bool contended = false;     // another version of its name was made beside it
   bool temporary = false;     // its name is a temporary one, which clients rename: each of several writers gets a version
+  bool was_temporary = false; // ... until it was renamed: what was journaled before is a part of a file, unless all of it was
   std::atomic<bool> locked{false};    // (atomic) a client took a lock on it
   // (atomic; set with the object's lock held) in_place: it changes in place, so the kernel may not read it past the daemon. If also
   // changed_in_part, or `patched` while it was filled, it is no chunk (requests/in_place_changes.h).
@@ -140,7 +142,8 @@ class Object {
   bool in_ram() const;  // all of it
   bool finished() const { return unflushed_handles == 0; }
   // The record of a raw body holds only its place and length, so it may be written meanwhile; a body that only moves was recorded before.
-  bool can_be_recorded() const { return raw || finished() || is_moving(); }
+  // A writer that synced all that it wrote, and is silent, holds back no change that another program made since.
+  bool can_be_recorded() const { return raw || unflushed_handles == synced_handles || is_moving(); }
   bool promises_room() const { return allocated_to > 0 && write_handles > 0 && !raw; }
   void note_allocated(uint64_t from, uint64_t to);
   void cut_allocated(uint64_t size);

@@ -143,8 +143,7 @@ void OpenFiles::release(Handle* handle_pointer) {
   if (written_bytes) parts_.accesses.written(object->id, *written_bytes);  // before the close: once closed it could be evicted
   {
     const auto lock = object->lock();
-    if (handle->unflushed) {
-      --object->unflushed_handles;
+    if (handle->end_writing()) {
       if (object->holds_room()) parts_.space.hope();  // the object that it replaced can go once this one is sealed
     }
     parts_.in_place.judge(*handle);
@@ -162,22 +161,17 @@ void OpenFiles::release(Handle* handle_pointer) {
 
 // --- durability of one object ---
 
-// Until the handle writes again, its file is not one that is being written.
-void OpenFiles::end_writing(Handle& handle, Object& object) {
-  if (!std::exchange(handle.unflushed, false)) return;
-  --object.unflushed_handles;
-  if (object.holds_room()) parts_.space.hope();
-  parts_.file_policy.note_size(object.size_key, handle.thread_id, object.size_bytes);
-  if (object.content_dirty()) parts_.dirty.wake();
-}
-
 void OpenFiles::flush(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   bool dirty = false;
   std::optional<Error> error;
   {
     const auto lock = object->lock();
-    end_writing(*handle, *object);
+    if (handle->end_writing()) {
+      if (object->holds_room()) parts_.space.hope();
+      parts_.file_policy.note_size(object->size_key, handle->thread_id, object->size_bytes);
+      if (object->content_dirty()) parts_.dirty.wake();
+    }
     if (handle->request.write && object->lacks_a_write()) {
       error = object->write_error;
       parts_.changes.undo_what_did_not_fit(object, /*last_writer=*/false);
@@ -193,14 +187,23 @@ void OpenFiles::flush(Handle* handle, StatusCompletion done) {
 void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   std::optional<Error> error;
+  uint32_t writes = 0;
   {
     const auto lock = object->lock();
-    // Else another program's later version of the file would wait for this handle's close, although it has written nothing since.
-    end_writing(*handle, *object);
     if (object->lacks_a_write()) error = object->write_error;
+    writes = handle->writes;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  parts_.urgent.make_durable(object, true, std::move(done));
+  parts_.urgent.make_durable(object, true, [this, handle, writes, done = std::move(done)](Status status) mutable {
+    if (status) {
+      Object& body = *handle->object;
+      const auto lock = body.lock();
+      if (handle->writes == writes) handle->note_synced();
+      if (body.content_dirty()) parts_.dirty.wake();  // another program's changes can be recorded now
+      body.written_anew = false;                      // a change that does not fit leaves what was synced
+    }
+    done(std::move(status));
+  });
 }
 
 void OpenFiles::keep_new(ObjectId id, StatusCompletion done) {

@@ -68,7 +68,6 @@ class OpenFiles {
 
  private:
   void truncate_at_open(const ObjectPtr& object);
-  void end_writing(Handle& handle, Object& object);  // the object is locked
   void note_read_time(Object& object, const OpenRequest& request);  // the object is locked
   Status open_raw_file(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);

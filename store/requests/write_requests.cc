@@ -78,10 +78,7 @@ WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer
   object.size_bytes = new_size;
   object.note_written(source.offset, source.offset + source.length());
   parts_.changes.content_changed(object_pointer);
-  if (handle != nullptr && !handle->unflushed) {
-    handle->unflushed = true;
-    ++object.unflushed_handles;
-  }
+  if (handle != nullptr) handle->begin_writing();
   return Progress::kDone;
 }
 

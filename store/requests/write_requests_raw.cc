@@ -193,10 +193,7 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
     } else {
       parts_.changes.note_modified(object);
     }
-    if (!handle->unflushed) {
-      handle->unflushed = true;
-      ++object->unflushed_handles;
-    }
+    handle->begin_writing();
   }
   if (grows && parts_.volume.features().filesystem == "xfs")  // XFS would allocate far more than is written
     if (Status grown = parts_.raw_space.grow(*raw, offset + bytes.size()); !grown) log::debug("{}", grown.error().message);

@@ -145,6 +145,7 @@ void Tree::Write::note_moved(Rename& rename) {
   }
   if (source->is_regular() && !source->published && !rename.exchanges()) {
     tree().temporary_names_.renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);
+    source->was_temporary |= source->temporary;
     source->temporary = false;
     const auto lock = source->lock();
     forget_in_place(source, parts.records, parts.dirty);
