@@ -51,12 +51,14 @@ class UnsavedReadTimes {
     }
     return taken;
   }
-  // These times were not journaled. Times noted meanwhile stay. The bytes of their attributes are not known any more,
-  // and count as none.
+  // These times were not journaled. Times noted meanwhile stay. The bytes of their attributes are not known any more:
+  // they count as if a commit took these objects alone.
   void put_back(const TouchRecord& taken) {
+    if (taken.atimes_ns.empty()) return;
+    const uint64_t bytes = kMostBytesOfCommit / taken.atimes_ns.size();
     std::lock_guard lock(mutex_);
     for (const auto& [id, atime_ns] : taken.atimes_ns)
-      if (times_.size() < kMost) times_.insert({id, Noted{atime_ns, 0}});
+      if (times_.size() < kMost) times_.insert({id, Noted{atime_ns, bytes}});
   }
 
  private:

@@ -115,7 +115,7 @@ class Index {
   virtual void limit_kept(uint64_t most_bytes) = 0;
   // Reads the first part of the file into memory and locks it there. Blocks; best effort.
   virtual void keep_in_memory() const = 0;
-  // Unmaps file pages beyond that part, so that they count as page cache and not as memory of this process. Call every few seconds; each commit does it, too.
+  // Unmaps file pages beyond that part, so that they count as page cache and not as memory of this process. Call each second; commits, scans and reads of large rows do it, too.
   virtual void let_go_of_mapped() const = 0;
   // Unused bytes in the committed file. Later commits use them again, but the file does not shrink by itself. Cheap.
   virtual uint64_t unused_bytes() const = 0;

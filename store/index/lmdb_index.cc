@@ -82,17 +82,17 @@ uint64_t LmdbIndex::growth_bytes() const {
 // The five reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
 // to LMDB in between is then in the newer snapshot.
 
-// Clients that list a large directory, and large commits, map much of the file in less than a second.
+// Clients that read large attributes, and large commits, map much of the file in less than a second, before the keeper lets go.
 void LmdbIndex::count_mapped(uint64_t value_bytes) const {
   constexpr uint64_t kBytesUntilLetGo = 64 * kMiB, kAround = 64 * kKiB;  // the kernel maps so much around a page that is touched
   if (touched_bytes_.fetch_add(kAround + value_bytes, std::memory_order_relaxed) < kBytesUntilLetGo) return;
-  touched_bytes_.store(0, std::memory_order_relaxed);
-  let_go_of_mapped();
+  if (touched_bytes_.exchange(0, std::memory_order_relaxed) >= kBytesUntilLetGo) let_go_of_mapped();  // one of several threads
 }
 
 Result<bool> LmdbIndex::get(Table table, ByteSpan key, Bytes& value) const {
+  constexpr size_t kLargeBytes = 2 * kKiB;  // the row has pages of its own. Small rows share theirs, and a lookup of one must cost little
   auto found = env_->get(table, key, value);
-  count_mapped(value.size());
+  if (value.size() >= kLargeBytes) count_mapped(value.size());
   return found;
 }
 

@@ -250,5 +250,24 @@ TEST_F(ClaimSim, OneCallThatLacksMuchGetsItBesideBusyNodes) {
   }
 }
 
+// ... and beyond its share, as long as the other has anything to evict.
+TEST_F(ClaimSim, OneCallThatLacksMoreThanItsShareGetsItToo) {
+  for (const uint64_t tenths : {6u, 7u, 8u}) {
+    for (unsigned seed = 1; seed <= histories_here(19) && !HasFailure(); ++seed) {
+      SCOPED_TRACE(fmt::format("seed {}, {} tenths", seed, tenths));
+      begin(seed, false);
+      SimNode& busy = start_new();
+      writers_ = {&busy};
+      most_at_once_ = 40;
+      run(20);
+      SimNode& comes = start_new();
+      run(5);
+      int waited = 0;
+      for (; waited < 20 * 60 && !comes.write_at_once(kSimCapacity * tenths / 10 / kSimChunk); ++waited) step();
+      EXPECT_LE(waited, 20 * 10) << "twentieths of a second";
+    }
+  }
+}
+
 }  // namespace claim_sim_test
 }  // namespace kvcachefs

@@ -76,11 +76,19 @@ void lend_a_little(uint64_t lacking_bytes, uint64_t claim_bytes, uint64_t taken_
   plan.wish_bytes = std::max(plan.wish_bytes, plan.target_bytes);
 }
 
-// What the living nodes lack that have less than their share of what the living can have, up to that share.
+// The sum, over the living nodes below their share of what the living can have, of what each lacks up to that share.
 uint64_t lack_below_share(std::span<const PeerFigures> peers, uint64_t share_bytes) {
   uint64_t lack = 0;
   for (const PeerFigures& peer : peers)
     if (peer.life == Life::kLives) lack = add_bytes(lack, less_bytes(std::min(peer.wish_bytes, share_bytes), peer.claim_bytes));
+  return lack;
+}
+
+// ... and over the others, of what each lacks beyond being `ahead_bytes` ahead of its writers: for a call that needs much at once.
+uint64_t lack_above_share(std::span<const PeerFigures> peers, uint64_t share_bytes, uint64_t ahead_bytes) {
+  uint64_t lack = 0;
+  for (const PeerFigures& peer : peers)
+    if (peer.life == Life::kLives && peer.claim_bytes >= share_bytes) lack = add_bytes(lack, less_bytes(peer.wish_bytes, add_bytes(peer.claim_bytes, ahead_bytes)));
   return lack;
 }
 
@@ -155,7 +163,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t most_ahead = reach / (competes || peers.empty() ? kAheadPart * living : kAloneAheadPart), writing = kAheadSeconds * own.written_per_s;
   const uint64_t left = less_bytes(claim_bytes, add_bytes(own.used_bytes, own.wanted_bytes));
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
-  if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
+  if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes) + most_ahead, capacity));
   plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? most_here : capacity);
   // A node that evicts nothing may hold, beyond its share, what is unclaimed, but not what others leave unclaimed between two bursts: it never gives that back.
   uint64_t most_kept = UINT64_MAX;
@@ -176,15 +184,15 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
   if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
   // ... also while they wish for more, if this node has more than its share and those have less: else its writers would use all that is evicted.
-  // (One that evicts nothing gives nothing, and may have what is left: see most_kept.)
-  const uint64_t left_to_poor = own.evicts && claim_bytes > share ? lack_below_share(peers, share) : 0;
+  // (One that evicts nothing gives nothing, and may have what is left: see most_kept. Neither does one that gathers for a call that needs much at once.)
+  const uint64_t left_to_poor = own.evicts && own.lacking_bytes == 0 && claim_bytes > share ? lack_below_share(peers, share) : 0;
   if (left_to_poor > plan.unclaimed_bytes)
     most = std::min(most, std::max({less_bytes(claim_bytes, left_to_poor - plan.unclaimed_bytes), share, less_bytes(own.used_soon_bytes, plan.evict_bytes)}));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any || left_to_poor > plan.unclaimed_bytes ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Each node takes a part of the unclaimed bytes by what it lacks, so that they do not all reach for the same.
   const uint64_t more_wanted = less_bytes(most, claim_bytes), lacks = less_bytes(least, claim_bytes);
-  const uint64_t rivals_lack = own.evicts && claim_bytes < share ? lack_below_share(peers, share) : others_lack;
+  const uint64_t rivals_lack = own.evicts && claim_bytes < share ? add_bytes(lack_below_share(peers, share), lack_above_share(peers, share, most_ahead)) : others_lack;
   const double part = rivals_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(rivals_lack));
   const uint64_t more = std::min({more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part),
                                   less_bytes(plan.unclaimed_bytes, left_to_poor)});

@@ -141,6 +141,7 @@ TEST(Claims, NothingIsRaisedBeyondWhatIsLeft) {
   rich.wish_bytes = rich.claim_bytes + 8 * kMiB;
   EXPECT_EQ(plan(writer, 4 * kMiB, {rich}).target_bytes, 6 * kMiB) << "a node with less than its share comes first";
   rich.claim_bytes = rich.physical_bytes = kCapacity - 11 * kMiB;
+  rich.wish_bytes = rich.claim_bytes + 2 * kMiB;
   PeerFigures as_poor = peer(4 * kMiB);
   as_poor.wish_bytes = as_poor.claim_bytes + less_bytes(plan(writer, 4 * kMiB, {rich, as_poor}).wish_bytes, 4 * kMiB);
   EXPECT_EQ(plan(writer, 4 * kMiB, {rich, as_poor}).target_bytes, 5 * kMiB) << "one that lacks as much gets as much";

@@ -13,7 +13,8 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
 constexpr uint64_t kIndexRows = 20'000;                // ... or when this many rows wait: LMDB keeps the memory of the largest commit
-constexpr uint64_t kIndexGrowthBytes = 64 * kMiB;      // ... or when they have so many bytes (extended attributes, targets of symlinks)
+constexpr uint64_t kIndexGrowthBytes = 64 * kMiB;      // ... or the file will grow so much (extended attributes, targets of symlinks)
+constexpr uint64_t kFewRows = 128;                     // fewer are not worth that estimate
 constexpr int64_t kReclaimNs = 1'000'000'000;          // per reclaim: data written since has to be synced as well
 constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for the result
 constexpr int64_t kLetGoNs = 1'000'000'000;            // between releases of memory mapped by index reads
@@ -95,7 +96,8 @@ bool Keeper::step(bool force) {
   const bool let_go = dead && hopes != hopes_at_index_point_;
   journal_read_times(now);
   due |= parts_.record_waiters.want_upkeep() || (parts_.checkpointer.wants_checkpoint() && parts_.backoff.may_try(now));
-  due |= dead_worth_it || rows > kIndexRows || parts_.index.growth_bytes() > kIndexGrowthBytes || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
+  due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
+  due = due || (rows > kFewRows && parts_.index.growth_bytes() > kIndexGrowthBytes);
   const bool swept = sweep_packs();
   if (!due) {
     const bool shrunk = parts_.checkpointer.shrink_index();
