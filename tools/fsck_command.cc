@@ -32,6 +32,7 @@ struct FsckArguments {
   OfflineRequest where;
   bool repair = false;
   bool remove_orphans = false;
+  bool without_index = false;
   bool quiet = false;
 };
 
@@ -76,7 +77,7 @@ int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where, /*goes_without=*/true);
   auto report = !node ? std::unexpected(node.error())
-                      : check_node(*node, {.repair = arguments.repair, .remove_orphans = arguments.remove_orphans, .journals_only = false, .progress = progress_line(arguments)});
+                      : check_node(*node, {.repair = arguments.repair, .remove_orphans = arguments.remove_orphans, .without_index = arguments.without_index, .journals_only = false, .progress = progress_line(arguments)});
   if (!report) {
     why = report.error();
     return kNotChecked;
@@ -122,11 +123,15 @@ Subcommand add_fsck_command(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand("fsck", "Check a volume: every journal, index row and byte");
   app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
   CLI::Option* const repair = app->add_flag("--repair", arguments->repair,
-                                            "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, remove a wrong index");
+                                            "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, write a checkpoint in place of damaged journals "
+                                            "(which are removed, with the index that is older), remove a wrong index or set it aside");
   app->add_flag("--remove-orphans", arguments->remove_orphans, "Also what is kept because records that were lost may have named it")->needs(repair);
   app->add_option("--node", arguments->where.node, "The part of this node alone; else of all that are not in use");
-  app->add_option("--index", arguments->where.index_directory,
+  CLI::Option* const index = app->add_option("--index", arguments->where.index_directory,
                   "Where the index lies, when mounts give the option index=");
+  app->add_flag("--without-index", arguments->without_index, "Repair damaged journals although no index is found: there is none elsewhere that may have what they lost")
+      ->needs(repair)
+      ->excludes(index);
   app->add_flag("-q,--quiet", arguments->quiet, "Print errors only");
   app->footer(
       "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left or names lost, 8 could not check; of several nodes the worst.\n"

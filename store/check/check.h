@@ -14,6 +14,7 @@ namespace kvcachefs {
 struct CheckOptions {
   bool repair = false;
   bool remove_orphans = false;  // with repair: also removes extents that are kept because a lost record may have named them
+  bool without_index = false;  // with repair: if records are lost and there is no index, there is none elsewhere that may have them
   bool journals_only = false;  // checks journals and index only
   // Receives the bytes of bodies read so far, and in all. Called from the checking thread.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
@@ -22,7 +23,7 @@ struct CheckOptions {
 struct Finding {
   std::string text;  // the error, the object and its path, the place on the volume
   bool repaired = false;
-  bool lost = false;  // by then the repair has put a checkpoint of all else in its place: it is told this once, and no later check finds it
+  bool lost = false;  // records that are lost: when the check returns, the repair has put a checkpoint of all else in their place. Told this once: no later check finds them
 };
 
 struct CheckReport {

@@ -33,6 +33,8 @@ namespace {
 
 constexpr size_t kDifferencesShown = 20;
 constexpr const char* kKept = "kept, because a record that was lost may have named it: --repair --remove-orphans removes it";
+constexpr const char* kNeedsIndex = "; what was lost may be in an index elsewhere: --index DIR names that of the mount (its option index=). If there is none, mount the node, which writes a "
+                                    "checkpoint of all that is left, or --repair --without-index does";
 constexpr size_t kRandomCharacters = 6;  // of mkdtemp
 
 // A directory for scratch indexes, removed at the end. It lies beside the index (LMDB needs a local file system, and there is room) or,
@@ -118,9 +120,10 @@ class NodeCheck {
       KVC_TRY(check_names());
       KVC_TRY(check_bodies());
       KVC_TRY(check_extent_files());
-      const Status repaired = options_.repair ? repair() : Status();
+      const bool repairs = options_.repair && !needs_index();
+      const Status repaired = repairs ? repair() : Status();
       if (!repaired) could_not_repair(repaired.error());
-      repaired_ = options_.repair && repaired;
+      repaired_ = repairs && repaired;
       if (repaired) KVC_TRY(tell_dead_ranges());  // after a wrong index was removed: it may name ranges that are punched
       KVC_TRY(tell_bad_bodies());
     }
@@ -179,11 +182,9 @@ class NodeCheck {
       found(fmt::format("index {}: {}{}", node_.index_directory, existing.wrong, aside ? fmt::format("; set aside as {}.damaged", node_.index_directory) : ""),
             options_.repair);
     }
-    if (!existing.index) {
-      if (!index_wrong_)
-        report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
-      return {};
-    }
+    index_absent_ = !existing.index && !index_wrong_;
+    if (index_absent_) report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
+    if (!existing.index) return {};
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
     if (index_past_) return go_by_index(std::move(existing), differences.size());
     if (!differences.empty() || journals_damaged_) {
@@ -223,6 +224,7 @@ class NodeCheck {
     const char* const then = repaired           ? "; a checkpoint of the index is in its place now"
                              : index_has_all_   ? "; the index has what was in it"
                              : lost             ? "; what was in it is lost, and a checkpoint of all else is in its place now"
+                             : needs_index()    ? kNeedsIndex
                              : node_.has_others ? "; what was in it is lost: mount the node, which writes a checkpoint of all else and tells the other nodes"
                                                 : "; what was in it is lost: --repair writes a checkpoint of all else";
     if (report_.index_has_more && !journals_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired, lost);
@@ -233,7 +235,7 @@ class NodeCheck {
     }
     const bool gone = replaced && !index_differs_;  // otherwise the checkpoint may have them, from the index
     for (const std::string& line : recovered_.impossible)
-      found(line + (gone ? "; the checkpoint that is there now is without it" : "; a mount leaves it out, and with its next checkpoint it is gone"), false, gone);
+      found(line + (gone ? "; the checkpoint that is there now is without it" : needs_index() ? kNeedsIndex : "; a mount leaves it out, and with its next checkpoint it is gone"), false, gone);
   }
 
   Status check_names() {
@@ -415,7 +417,9 @@ class NodeCheck {
 
   // Notes lost records first, before the repair makes the journals look in order: later starts and checks cannot know of the loss.
   Status repair() {
+    const bool aside = index_wrong_ && sets_index_aside();
     if (history_damaged_) KVC_TRY(note_lost_records(*node_.volume, node_.identity.node, node_.identity.epoch));
+    if (aside) KVC_TRY(set_index_aside(node_.index_directory));  // before a checkpoint, which would make it an index that is only old
     if (replaces_journals()) KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
     std::vector<ObjectId> wrong;
     for (const BadBody& bad : bad_)
@@ -425,13 +429,15 @@ class NodeCheck {
       for (const OrphanExtent& orphan : orphans_)
         if (!is_held_for_others(orphan.id) && !is_kept(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
     if (options_.remove_orphans && may_remove_extents() && lost_epoch_ > 0) KVC_TRY(forget_lost_records(*node_.volume, node_.identity.node));
-    if (removes_index()) KVC_TRY(index_wrong_ && sets_index_aside() ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
+    if (removes_index() && !aside) KVC_TRY(remove_index(node_.index_directory));
     return {};
   }
 
+  // Records are lost, and the index of the mount, which may have them, was not found: it may lie elsewhere. The repair changes nothing that rests on the journals.
+  bool needs_index() const { return history_damaged_ && index_absent_ && !options_.without_index; }
   // Whether the repair puts a checkpoint of what a mount would serve in the place of the journals. If records are lost, other nodes may have read them: only a
   // mount takes them back from those, so it is left to that.
-  bool replaces_journals() const { return options_.repair && (index_has_all_ || (history_damaged_ && !node_.has_others)); }
+  bool replaces_journals() const { return options_.repair && (index_has_all_ || (history_damaged_ && !node_.has_others && !needs_index())); }
   // The index is older than such a checkpoint. The next mount makes it anew.
   bool removes_index() const { return options_.repair && (index_wrong_ || replaces_journals()); }
   // A wrong index may be the only trace of lost records.
@@ -470,7 +476,7 @@ class NodeCheck {
   bool index_differs_ = false;     // ... or not everything, but the check goes by it, and it is not as the journals tell
   std::optional<JournalPosition> index_past_;  // position up to which the index has read, if the journals end before that
   bool repaired_ = false;
-  bool index_wrong_ = false;
+  bool index_wrong_ = false, index_absent_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;
   uint32_t lost_epoch_ = 0, kept_epoch_ = 0;  // records up to lost_epoch_ were lost once; extents up to kept_epoch_ stay if nothing names them

@@ -12,6 +12,7 @@
 
 #include "store/check/check.h"
 #include "store/testing/test_store.h"
+#include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
 namespace repair_test {
@@ -27,19 +28,21 @@ class Repair : public ::testing::Test {
     for (const char* state : {".closed", ".died"}) fs::remove_all(store_.root() + state, ignored);
   }
 
-  CheckReport check(bool repair = false, bool remove_orphans = false) {
+  CheckReport check(bool repair = false, bool remove_orphans = false, bool without_index = false) {
     auto node = open_offline_node({.volume = store_.root(), .node = "test", .index_directory = {}, .purpose = "test"}, /*goes_without=*/true);
     if (!node) {
       ADD_FAILURE() << node.error().message;
       return {};
     }
-    auto report = check_node(*node, {.repair = repair, .remove_orphans = remove_orphans, .journals_only = false, .progress = nullptr});
+    auto report = check_node(*node, {.repair = repair, .remove_orphans = remove_orphans, .without_index = without_index, .journals_only = false, .progress = nullptr});
     if (!report) {
       ADD_FAILURE() << report.error().message;
       return {};
     }
     return std::move(*report);
   }
+  // With the statement that there is no index elsewhere.
+  CheckReport repair_without_index() { return check(true, false, /*without_index=*/true); }
   void expect_clean() {
     const CheckReport report = check();
     EXPECT_TRUE(report.findings.empty()) << report.findings.front().text;
@@ -119,7 +122,7 @@ TEST_F(Repair, OneIsEnoughWhereRecordsAreLost) {
   fs::remove_all(index());
   overwrite(files("journal").front(), 0.4, 3, 1);
   EXPECT_EQ(check().errors_of_lost(), 0u) << "nothing is settled yet";
-  const CheckReport repaired = check(true);
+  const CheckReport repaired = repair_without_index();
   EXPECT_GE(repaired.errors_of_lost(), 1u);
   EXPECT_EQ(repaired.errors_left(), repaired.errors_of_lost()) << repaired.findings.front().text;
   expect_clean();
@@ -149,6 +152,73 @@ TEST_F(Repair, ADamagedIndexStaysBesideDamagedJournals) {
   EXPECT_GE(check(true).errors_of_lost(), 1u);
   EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb")) << "where a mount puts it: it may have what is lost";
   expect_clean();
+}
+
+// A repair that is killed before its checkpoint is whole has changed nothing that it needs.
+TEST_F(Repair, ADamagedIndexIsSetAsideBeforeTheJournalsGo) {
+  make_died();
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  overwrite(index() / "data.mdb", 0.3, 8192, 2);
+  {
+    auto node = open_offline_node({.volume = store_.root(), .node = "test", .index_directory = {}, .purpose = "test"}, /*goes_without=*/true);
+    ASSERT_TRUE(node) << node.error().message;
+    bool checkpoint_begun = false;
+    node->volume = make_fault_volume(node->volume, [&](const VolumeCall& call) {
+      checkpoint_begun |= call.kind == VolumeCall::Kind::kCreate && call.path.contains("/checkpoint/");
+      return Fault{.sys_errno = checkpoint_begun && call.mutates() ? EIO : 0};
+    });
+    const auto report = check_node(*node, {.repair = true, .progress = nullptr});
+    ASSERT_TRUE(report) << report.error().message;
+    EXPECT_TRUE(checkpoint_begun);
+    EXPECT_EQ(report->errors_of_lost(), 0u);
+  }
+  EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
+  store_.mount();
+  EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
+}
+
+// A mount has its index elsewhere (`index=`, or the volume is on a network and it runs on another host).
+class IndexElsewhere : public Repair {
+ protected:
+  IndexElsewhere() {
+    make_died();
+    fs::rename(index(), elsewhere());
+    overwrite(files("journal").front(), 0.4, 3, 1);
+  }
+  ~IndexElsewhere() override { fs::remove_all(elsewhere()); }
+  fs::path elsewhere() const { return store_.root() + ".index"; }
+  void mount_with_it() {
+    fs::rename(elsewhere(), index());
+    store_.mount();
+  }
+  static bool says(const CheckReport& report, const std::string& text) {
+    return std::ranges::any_of(report.findings, [&](const Finding& finding) { return finding.text.contains(text); });
+  }
+};
+
+TEST_F(IndexElsewhere, RepairLeavesJournalsAloneThatItMayComplete) {
+  const fs::path body = files("extents").front();
+  fs::rename(body, body.string() + ".away");  // a record that was lost may have removed it
+  const CheckReport repaired = check(true);
+  EXPECT_GE(repaired.errors_left(), 2u);
+  EXPECT_EQ(repaired.errors_of_lost(), 0u);
+  EXPECT_TRUE(std::ranges::none_of(repaired.findings, &Finding::repaired));
+  EXPECT_TRUE(says(repaired, "--index"));
+  EXPECT_TRUE(says(repaired, "--without-index"));
+  EXPECT_TRUE(files("checkpoint").empty());
+  EXPECT_FALSE(fs::exists(node() / "LOST")) << "nothing that shows the loss has changed";
+  fs::rename(body.string() + ".away", body);
+  mount_with_it();
+  EXPECT_EQ(store_.contents().size(), 12u);
+  store_.unmount();
+  expect_clean();
+}
+
+TEST_F(IndexElsewhere, IsKeptByTheMountThatFindsItOlderThanTheRepair) {
+  EXPECT_GE(repair_without_index().errors_of_lost(), 1u);
+  mount_with_it();
+  EXPECT_LT(store_.contents().size(), 12u);
+  EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
 }
 
 // The daemon had begun a file that no record names; only the index tells that it died.
@@ -251,7 +321,7 @@ TEST_F(RepairOfAny, IsTruthfulAndCostsNothing) {
     const fs::path volume_file = store_.root() + "/VOLUME";
     if (random() % 4 == 0) fs::remove(volume_file);
     else if (random() % 4 == 0) overwrite(volume_file, 0.01, 3, round);
-    const CheckReport repaired = check(true);
+    const CheckReport repaired = repair_without_index();
     for (const Finding& finding : check().findings) {
       const auto same = [&](const Finding& told) { return told.text == finding.text && !told.repaired && !told.lost; };
       EXPECT_TRUE(std::ranges::any_of(repaired.findings, same)) << "not told by the repair: " << finding.text;

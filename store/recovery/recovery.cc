@@ -17,6 +17,7 @@
 #include "store/index/index_directory.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
+#include "store/journal/lost_records.h"
 #include "store/load/body_reader.h"
 #include "store/recovery/node_start.h"
 
@@ -95,10 +96,15 @@ Recovered Recovery::take() {
 
 // --- the index ---
 
-// Opens a new index in place of the old one, if there is one.
+// Opens a new index in place of the old one, if there is one. The old one is kept aside if records of its time are lost: it may have them, if a repair or a mount
+// that did not see it has replaced the journals.
 Status Recovery::open_fresh() {
+  const uint32_t old = found_.index ? found_.index->position().epoch : 0;
   found_.index.reset();
-  KVC_TRY(remove_index(parts_.index_directory));
+  KVC_ASSIGN(const uint32_t lost, epochs_with_lost_records(volume_, parts_.identity.node));
+  const bool aside = old > 0 && old <= lost;
+  if (aside) log::warn("index {} is set aside as {}.damaged: it may have records that are lost (in epochs up to {})", parts_.index_directory, parts_.index_directory, lost);
+  KVC_TRY(aside ? set_index_aside(parts_.index_directory) : remove_index(parts_.index_directory));
   std::string why;
   KVC_ASSIGN(found_.index, Index::open(parts_.index_directory, {parts_.identity.volume_uuid, parts_.identity.node}, &opened_, &why));
   return {};

@@ -17,6 +17,7 @@
 #include "store/base/checksum.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"
+#include "store/journal/lost_records.h"
 #include "store/recovery/first_records.h"
 #include "store/recovery/node_start.h"
 #include "store/volume/fault_volume.h"
@@ -294,6 +295,30 @@ TEST_F(RecoveryTest, AnIndexOfAnotherTimeIsSetAsideAndBuiltAnew) {
   EXPECT_TRUE(has_name(*recovered.index, "b"));
   EXPECT_TRUE(recovered.records_lost);
   EXPECT_TRUE(std::filesystem::exists(directory.path() + "/index.damaged/data.mdb"));
+}
+
+// A checkpoint was made without this index, where records were lost: the index may have them.
+TEST_F(RecoveryTest, AnOlderIndexIsKeptIfItMayHaveWhatIsLost) {
+  for (const bool lost : {false, true}) {
+    SCOPED_TRACE(lost);
+    begin_life();
+    make_root();
+    put_body("a");
+    mark_synced();
+    ASSERT_TRUE(start().index->close_clean());
+    if (lost) {
+      ASSERT_TRUE(note_lost_records(*volume, identity.node, identity.epoch));
+    }
+    begin_life();
+    auto checkpoint = CheckpointWriter::create(volume, identity, 1, {.covers = {identity.epoch, 0, 0}, .stamp = stamps.next()});
+    ASSERT_TRUE(checkpoint) << checkpoint.error().message;
+    ASSERT_TRUE((*checkpoint)->add(PutRecord{object(kRootId, S_IFDIR | 0755)}));
+    ASSERT_TRUE((*checkpoint)->finish());
+    const Recovered recovered = start();
+    EXPECT_TRUE(recovered.index_rebuilt);
+    EXPECT_FALSE(has_name(*recovered.index, "a"));
+    EXPECT_EQ(std::filesystem::exists(directory.path() + "/index.damaged/data.mdb"), lost);
+  }
 }
 
 // The index has no need of it: nothing is lost, and another one takes its place.

@@ -155,13 +155,17 @@ def test_rebuild_command(populated):
     assert_same(populated.before, populated)
 
 
-def test_what_a_damaged_journal_lacks_is_kept_by_the_index(populated):
-    journals = sorted(glob.glob(os.path.join(populated.volume, "nodes", "*", "*", "journal", "*.log")), key=os.path.getsize)
+def damage_journal(mount):
+    journals = sorted(glob.glob(os.path.join(mount.volume, "nodes", "*", "*", "journal", "*.log")), key=os.path.getsize)
     with open(journals[-1], "r+b") as journal:
         journal.seek(os.path.getsize(journals[-1]) // 2)
         byte = journal.read(1)[0]
         journal.seek(-1, os.SEEK_CUR)
         journal.write(bytes([byte ^ 0x10]))
+
+
+def test_what_a_damaged_journal_lacks_is_kept_by_the_index(populated):
+    damage_journal(populated)
     refused = run_command("rebuild", populated.volume)
     assert refused.returncode == 1 and "fsck --repair" in refused.stderr
     assert run_command("fsck", populated.volume).returncode == 4
@@ -364,3 +368,27 @@ def test_the_data_of_another_program_is_refused_and_untouched(new_mount, temp_di
     left = snapshot(temp_dir)
     assert not differences(before[temp_dir], {name: left[name] for name in before[temp_dir] if name in left})
     assert not [name for name in left if ".fsck-" in name], "scratch directories are left"
+
+
+@pytest.mark.parametrize("stated", [False, True], ids=["not-stated", "without-index"])
+def test_a_repair_that_does_not_see_the_index_of_the_mount(new_mount, temp_dir, stated):
+    """With `index=` a check knows nothing of the index unless it is told where it lies."""
+    index = os.path.join(temp_dir, "index")
+    mount = new_mount({"index": index})
+    for i in range(6):
+        with open(os.path.join(mount.path, f"chunk-{i}"), "wb") as file:
+            file.write(payload(i, 8 * KIB))
+            os.fsync(file.fileno())
+    before = snapshot(mount.path)
+    mount.stop()
+    damage_journal(mount)
+    found = run_command("fsck", mount.volume)
+    assert found.returncode == 4 and "--index DIR" in found.stdout, found.stdout
+    repaired = run_command("fsck", "--repair", mount.volume, *(["--without-index"] if stated else []))
+    assert repaired.returncode == 4 and ("lost: " in repaired.stdout) == stated, repaired.stdout
+    if not stated:
+        with_index = run_command("fsck", "--repair", mount.volume, "--index", index)
+        assert with_index.returncode == 1, with_index.stdout
+    mount.start()
+    assert stated or snapshot(mount.path) == before
+    assert os.path.exists(index + ".damaged") == stated, "it has what the repair has lost"
