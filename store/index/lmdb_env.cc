@@ -181,6 +181,7 @@ bool LmdbEnv::Environment::close() {
   if (env == nullptr || broken) return true;
   const bool whole = run_guarded([&] {
     for (MDB_txn* txn : ended) mdb_txn_abort(txn);
+    const auto held = hold_mapped_pages();
     mdb_env_close(env);
   });
   env = nullptr;

@@ -46,7 +46,14 @@ uint64_t resident_file_bytes() {
   return 0;
 }
 
+Mutex<LockRank::kInner>& letting_go() {
+  static Mutex<LockRank::kInner> mutex;
+  return mutex;
+}
+
 }  // namespace
+
+std::unique_lock<Mutex<LockRank::kInner>> hold_mapped_pages() { return std::unique_lock(letting_go()); }
 
 void lock_mapped_pages(const std::string& path, uint64_t most_bytes) {
   struct stat file = {};
@@ -62,6 +69,7 @@ void lock_mapped_pages(const std::string& path, uint64_t most_bytes) {
 void let_go_of_mapped_pages(const std::string& path, uint64_t kept_bytes, uint64_t most_bytes) {
   struct stat file = {};
   if (resident_file_bytes() <= most_bytes || stat(path.c_str(), &file) != 0) return;
+  const auto held = hold_mapped_pages();
   for (const Mapping& mapping : mappings_of(file)) {
     const uint64_t kept = std::min(mapping.bytes, kept_bytes - std::min(kept_bytes, mapping.offset));
     if (kept < mapping.bytes) madvise(mapping.begin + kept, mapping.bytes - kept, MADV_DONTNEED);
