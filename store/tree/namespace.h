@@ -78,7 +78,7 @@ class Namespace {
   Result<ObjectId> own_child(ObjectId parent, std::string_view name) const;
   // The state of a dirty name; null if the name is as the index says.
   const NameState* dirty(ObjectId parent, std::string_view name) const;
-  // A name being changed; its destructor updates the mentions.
+  // A name being changed; its destructor updates the mentions, and ends what is to be done later with an object that lost the name.
   class Edit {
    public:
     Edit() = default;
@@ -90,7 +90,7 @@ class Namespace {
       return *this;
     }
     ~Edit() {
-      if (names_ != nullptr) names_->note_mentions(*state_);
+      if (names_ != nullptr) names_->end_edit(*state_);
     }
     NameState* operator->() const { return state_; }
     NameState& operator*() const { return *state_; }
@@ -148,6 +148,7 @@ class Namespace {
                                        const LeftToPeers& left_to_peers) const;
   Result<Edit> edit_name(ObjectId parent, std::string_view name, bool own);
   Result<std::optional<Found>> found_of_peers(ObjectId parent, std::string_view name) const;
+  void end_edit(NameState& state);
   void note_mentions(NameState& state);
   void forget_mentions(NameState& state);
   void list_pending(NameState& state, DirtyName name);

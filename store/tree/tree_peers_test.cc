@@ -320,6 +320,34 @@ TEST_F(TreePeersTest, ATemporaryNameStaysWithTheFileThatIsOpenForWritingUntilTha
   EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
 }
 
+// The statement was about the binding of that time.
+TEST_F(TreePeersTest, ATemporaryNameThatWasTakenStaysWhereItIsGivenAnew) {
+  give_both_the_directory();
+  for (const bool is_linked : {false, true}) {
+    const uint64_t number = is_linked ? 6 : 7;
+    const std::string name = is_linked ? "linked.tmp" : "renamed.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    say(kA, {gone("this", id(5), name, id(number))});
+    EXPECT_TRUE(rename(name, "y", second_));
+    if (is_linked) {
+      Tree::Write names = tree_.write();
+      ASSERT_TRUE(names.give_name(id(5), name, object));
+      names.change_links(object, +1);
+      names.unlock();
+      EXPECT_TRUE(tree_.write().unlink(id(5), "y", second_));
+    } else {
+      EXPECT_TRUE(rename("y", name, second_));
+    }
+    close(object);
+    clock_.advance_ns(100'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), name), id(number));
+    EXPECT_EQ(object->nlink, 1U);
+    EXPECT_FALSE(tree_.has_versions());
+  }
+}
+
 // --- statements of a peer about a temporary name with several versions ---
 
 TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {
