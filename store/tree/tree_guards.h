@@ -108,8 +108,7 @@ class Tree::Write final : public Tree::View {
   Result<Namespace::Edit> edit(ObjectId parent, std::string_view name);
   // Adds a new object and its first name, which check_new_name() has accepted.
   Status make_entry(const ObjectPtr& directory, std::string_view name, const ObjectPtr& object);
-  // Gives the object another name. The caller counts the link.
-  Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);
+  Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);  // gives it another name; the caller counts the link
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
   uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // requires one name and one version; returns bytes on the volume
   // Resolves the names of a rename; then rename() does it, once the caller has prepared the source's body.
@@ -183,6 +182,7 @@ class Tree::Write final : public Tree::View {
   void end_lease(ObjectId id);
   void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
+  Result<bool> has_only_taken(ObjectId directory) const;
   std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
   void take_lost_versions(const Batch* given, bool at_the_end = false);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);

@@ -126,6 +126,22 @@ class TreePeersTest : public ::testing::Test {
     for (const DirtyName& name : pending) settled.names().settle(name, {});
   }
 
+  // The same where names stay with files that are being written: their records go.
+  void journal_taken() {
+    Tree::Write names = tree_.write();
+    std::vector<Record> records;
+    const auto pending = names.names().take_pending();
+    for (const DirtyName& name : pending) {
+      const NameState& state = *names.names().state(name);
+      EXPECT_TRUE(!state.child.valid() || state.child == state.taken_later);
+      if (state.durable.valid() && state.erase_durable) records.emplace_back(UnnameRecord{name.parent, name.key.name, state.durable, false});
+    }
+    names.unlock();
+    say(kThis, std::move(records));
+    Tree::Write settled = tree_.write();
+    for (const DirtyName& name : pending) settled.names().settle(name, {});
+  }
+
   // A version of the name in directory 5: by a thread that still has it open for writing, or has closed it.
   ObjectPtr write(uint64_t number, const std::string& name, uint32_t thread_id, bool is_open) {
     const auto object = std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes);
@@ -298,26 +314,53 @@ TEST_F(TreePeersTest, ATemporaryNameStaysWithTheFileThatIsOpenForWritingUntilTha
   give_both_the_directory();
   for (const bool is_renamed : {true, false}) {
     const uint64_t number = is_renamed ? 6 : 7;
-    const ObjectPtr object = write(number, "x.tmp", second_, true);
+    const std::string name = is_renamed ? "renamed.tmp" : "left.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
     ASSERT_TRUE(object->temporary);
-    journal_version(object, "x.tmp");
-    say(kA, {gone("this", id(5), "x.tmp", id(number)), gone("this", kRootId, "d", id(5))});
+    journal_version(object, name);
+    say(kA, {gone("this", id(5), name, id(number)), gone("this", kRootId, "d", id(5)), UnnameRecord{kRootId, "d", id(5), false}});
+    journal_taken();
+    const auto journaled = nodes_[kThis].peer.index->find_name(id(5), name);
+    ASSERT_TRUE(journaled);
+    EXPECT_FALSE(journaled->has_value()) << "what the next mount begins with";
     clock_.advance_ns(100'000'000'000);
     tree_.write().sweep_versions(false);
-    EXPECT_EQ(find(id(5), "x.tmp"), id(number));
+    drop_left();
+    EXPECT_EQ(find(id(5), name), id(number));
     EXPECT_EQ(find(kRootId, "d"), id(5));
     object->last_write_ns = clock_.monotonic_ns();
     close(object);
     if (is_renamed) {
-      EXPECT_TRUE(rename("x.tmp", "x", second_));
+      EXPECT_TRUE(rename(name, "x", second_));
     }
     clock_.advance_ns(10'000'000'000);
     tree_.write().sweep_versions(false);
-    EXPECT_FALSE(find(id(5), "x.tmp").valid());
+    EXPECT_FALSE(find(id(5), name).valid());
     EXPECT_EQ(object->nlink, is_renamed ? 1U : 0U);
     EXPECT_FALSE(tree_.has_versions());
+    drop_left();
+    EXPECT_EQ(find(kRootId, "d"), id(5));
+    EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
   }
-  EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
+}
+
+TEST_F(TreePeersTest, ADirectoryThatWasTakenGoesWithTheLastFileThatIsOpenForWriting) {
+  for (const Who who : {kThis, kA}) say(who, {put(id(5), S_IFDIR | 0755), NameRecord{kRootId, "d", id(5)}, put(id(4), S_IFDIR | 0755), NameRecord{id(5), "s", id(4)}});
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(find(id(5), "s"), id(4));
+  const ObjectPtr object = write(6, "x.tmp", second_, true);
+  journal_version(object, "x.tmp");
+  say(kA, {gone("this", id(5), "x.tmp", id(6)), gone("this", id(5), "s", id(4)), UnnameRecord{id(5), "s", id(4), false}, gone("this", kRootId, "d", id(5)),
+           UnnameRecord{kRootId, "d", id(5), false}});
+  journal_taken();
+  drop_left();
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"x.tmp"});
+  close(object);
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  drop_left();
+  EXPECT_FALSE(find(kRootId, "d").valid());
 }
 
 // The statement was about the binding of that time.

@@ -160,8 +160,8 @@ bool Tree::View::is_abandoned(ObjectId id, int64_t for_ns) const {
 // A peer removed or replaced `taken`, which the journal has or had under the name. Removes it and the versions before it, except those being written,
 // and those that a process closed a moment ago without writing another since: it is about to rename them. `taken` itself is kept so only beside other
 // versions, for a rename would take one of theirs. Where it is alone it is kept only if it is open for writing under a temporary name, which writers of
-// two nodes may use for a file each. It goes once it need not be kept, and does not come back. Returns the versions that lose the name: the caller
-// counts the links.
+// two nodes may use for a file each. It goes once it need not be kept, and does not come back: what is kept has the name in RAM alone, and the next
+// commit journals that the name went. Returns the versions that lose the name: the caller counts the links.
 std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId taken, bool at_the_end) {
   std::vector<ObjectId> versions = state.older_versions;
   versions.push_back(state.child);
@@ -194,9 +194,9 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   const bool others_stay = gone.size() + 1 < versions.size();
   if (!(others_stay || kept_before == taken || is_open_temporary(taken)) || !may_be_renamed(last)) gone.push_back(taken);
   std::erase_if(versions, [&](ObjectId id) { return std::ranges::find(gone, id) != gone.end(); });
-  state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end();
   for (const ObjectId id : versions)
     if (id == taken || id == kept_before) state.taken_later = id;  // the newer one: those before it are looked at with it
+  state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end() || state.durable == taken;
   if (versions.empty()) {
     state.leave_to_peers();
   } else {
@@ -205,6 +205,21 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   }
   state.older_versions = std::move(versions);
   return gone;
+}
+
+// Whether a peer removed all that this node has in the directory: it goes once it is empty, like one that this node has named nothing in. What was given
+// there since keeps it.
+Result<bool> Tree::Write::has_only_taken(ObjectId directory) const {
+  constexpr size_t kPageNames = 64;
+  for (uint64_t after = 0;;) {
+    KVC_ASSIGN(const auto page, names().list_own(directory, after, kPageNames));
+    if (page.empty()) return true;
+    for (const NameEntry& entry : page) {
+      after = entry.cookie;
+      const NameState* const state = names().dirty(directory, entry.name);
+      if (!own_->adopted_.contains(entry.child) && (state == nullptr || state->taken_later != entry.child)) return false;
+    }
+  }
 }
 
 // Takes journaled bindings that lost against a peer's, as if that peer had stated their removal. `given`: looks only at names that this batch, which was
@@ -219,8 +234,7 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
   std::vector<std::pair<DirtyName, std::vector<ObjectId>>> taken;
   names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
     if ((given != nullptr && !looked_at.contains(name.key.name)) || !has_lost(*this, name, state)) return;
-    auto gone = take_versions(state, state.durable, at_the_end);
-    if (!gone.empty() || !state.taken_later.valid()) taken.emplace_back(name, std::move(gone));
+    taken.emplace_back(name, take_versions(state, state.durable, at_the_end));
   });
   for (const auto& [name, gone] : taken) {
     tree().parts_.records.accept(kNameRecordBytes + name.key.name.size());
@@ -272,6 +286,7 @@ void Tree::Write::sweep_versions(bool all) {
   });
   tree().has_versions_ = some_left;
   for (auto& [name, id] : dropped) {
+    if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
     if (ObjectPtr object = live(id)) {
       change_links(object, -1);
       forget_if_idle(object);
