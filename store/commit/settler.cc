@@ -150,7 +150,7 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
     parts_.dirty.wake();
   }
   const ObjectId now = state->child == state->taken_later ? ObjectId{} : state->child;
-  tree.names().settle(name, durable);
+  tree.settle(name, durable);
   touch(durable);
   touch(name.parent);
   settle_former(tree, before == durable ? ObjectId{} : before, touched);

@@ -161,13 +161,13 @@ class Tree::Write final : public Tree::View {
   // Makes `fresh` what the name means; `object`, which had the name, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
   void sweep_versions(bool all);
+  void settle(const DirtyName& name, ObjectId durable);  // Namespace::settle(), but the name stays known while its file is written
 
   // --- objects that stay for a time only (tree_lingering.cc) ---
   bool linger(const ObjectPtr& replaced);  // false: there is no room for it, or nobody to end it
   void linger_for_unknown(const ObjectPtr& object);  // like keep_for_repeat(), for callers that cannot be told apart
   void end_lingering(bool all);
-  // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice. Done however full the volume is: it is
-  // one object a thread.
+  // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice; also on a full volume: one object a thread.
   void keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id);
   void let_go(const StaleOpens::Released& released);
 

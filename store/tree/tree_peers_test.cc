@@ -126,6 +126,23 @@ class TreePeersTest : public ::testing::Test {
     for (const DirtyName& name : pending) settled.names().settle(name, {});
   }
 
+  // What a rename gave and took.
+  void journal_renamed(ObjectId object) {
+    Tree::Write names = tree_.write();
+    std::vector<Record> records;
+    const auto pending = names.names().take_pending();
+    std::vector<ObjectId> now;
+    for (const DirtyName& name : pending) {
+      const NameState& state = *names.names().state(name);
+      now.push_back(state.child == object ? object : ObjectId{});
+      if (now.back().valid()) records.emplace_back(NameRecord{name.parent, name.key.name, object});
+      else if (state.durable.valid()) records.emplace_back(UnnameRecord{name.parent, name.key.name, state.durable, false});
+    }
+    names.unlock();
+    say(kThis, std::move(records));
+    Tree::Write settled = tree_.write();
+    for (size_t number = 0; number < pending.size(); ++number) settled.settle(pending[number], now[number]);
+  }
   // The same where names stay with files that are being written: their records go.
   void journal_taken() {
     Tree::Write names = tree_.write();
@@ -168,7 +185,7 @@ class TreePeersTest : public ::testing::Test {
     object->attributes_durable = object->attributes_version;
     names.unlock();
     say(kThis, {put(object->id, S_IFREG | 0644, born_ns), NameRecord{id(5), name, object->id}});
-    tree_.write().names().settle({id(5), {name_cookie(name), name}}, object->id);
+    tree_.write().settle({id(5), {name_cookie(name), name}}, object->id);
   }
   // x.tmp, closed and journaled.
   ObjectPtr write_journaled(uint64_t number, uint32_t thread_id) {
@@ -361,6 +378,44 @@ TEST_F(TreePeersTest, ADirectoryThatWasTakenGoesWithTheLastFileThatIsOpenForWrit
   tree_.write().sweep_versions(false);
   drop_left();
   EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// It was fsynced; the peer had not read of it.
+TEST_F(TreePeersTest, AJournaledFileThatIsOpenForWritingKeepsItsTemporaryNameAgainstAFileBornLater) {
+  give_both_the_directory();
+  for (const bool is_renamed : {true, false}) {
+    const uint64_t number = is_renamed ? 10 : 20;
+    const std::string name = is_renamed ? "renamed.tmp" : "left.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    give(kA, number + 1, name, 20);
+    EXPECT_EQ(find(id(5), name), object->id);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), name), object->id);
+    close(object);
+    if (is_renamed) {
+      EXPECT_TRUE(rename(name, "x", second_));
+      EXPECT_EQ(find(id(5), "x"), object->id);
+    }
+    clock_.advance_ns(10'000'000'000);
+    tree_.write().sweep_versions(false);
+    journal_renamed(is_renamed ? object->id : ObjectId{});
+    EXPECT_EQ(find(id(5), name), id_here(kA, id(number + 1)));
+    EXPECT_FALSE(tree_.has_versions());
+  }
+}
+
+TEST_F(TreePeersTest, ANameIsSettledOnceItsFileIsNotWrittenAnyMore) {
+  give_both_the_directory();
+  const ObjectPtr object = write(6, "x.tmp", second_, true);
+  journal_version(object, "x.tmp");
+  EXPECT_TRUE(tree_.has_versions());
+  close(object);
+  tree_.write().sweep_versions(false);
+  EXPECT_FALSE(tree_.has_versions());
+  journal_version(object, "x.tmp");
+  EXPECT_EQ(tree_.read().names().dirty(id(5), "x.tmp"), nullptr);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6));
 }
 
 // The statement was about the binding of that time.

@@ -32,6 +32,13 @@ bool has_lost(const Tree::View& tree, const DirtyName& name, const NameState& st
   return seen && *seen && (*seen)->child != state.durable;
 }
 
+bool is_open_temporary(const Tree::View& tree, ObjectId id) {
+  const ObjectPtr object = tree.live(id);
+  if (!object || !object->temporary) return false;
+  const auto lock = object->lock();
+  return object->write_handles > 0;
+}
+
 }  // namespace
 
 uint32_t Tree::Write::writer_process(Object& object) {
@@ -182,17 +189,11 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
     return !at_the_end && !wrote_another && object->writer_thread != 0 && object->last_write_ns != 0 &&
            now_ns - object->last_write_ns < kAboutToRenameNs && !has_ended(object->writer_thread);
   };
-  const auto is_open_temporary = [&](ObjectId id) {
-    const ObjectPtr object = live(id);
-    if (!object || !object->temporary) return false;
-    const auto lock = object->lock();
-    return object->write_handles > 0;
-  };
   std::vector<ObjectId> gone;
   for (auto each = versions.begin(); each != last; ++each)
     if (!may_be_renamed(each)) gone.push_back(*each);
   const bool others_stay = gone.size() + 1 < versions.size();
-  if (!(others_stay || kept_before == taken || is_open_temporary(taken)) || !may_be_renamed(last)) gone.push_back(taken);
+  if (!(others_stay || kept_before == taken || is_open_temporary(*this, taken)) || !may_be_renamed(last)) gone.push_back(taken);
   std::erase_if(versions, [&](ObjectId id) { return std::ranges::find(gone, id) != gone.end(); });
   for (const ObjectId id : versions)
     if (id == taken || id == kept_before) state.taken_later = id;  // the newer one: those before it are looked at with it
@@ -251,6 +252,16 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
   if (!taken.empty()) tree().parts_.dirty.wake();
 }
 
+void Tree::Write::settle(const DirtyName& name, ObjectId durable) {
+  NameState* const state = names().state(name);
+  if (state != nullptr && !view().is_alone() && durable.valid() && state->child == durable && is_open_temporary(*this, durable)) {
+    state->written = durable;
+    tree().has_versions_ = true;
+    names().note_several(name.parent, name.key.name);
+  }
+  names().settle(name, durable);
+}
+
 // Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
 // and a newest version that was never opened. `all`: at the end of the mount, also those written a moment ago; but not beside a
 // newer one that is not finished, for then the name means one of them.
@@ -266,6 +277,10 @@ void Tree::Write::sweep_versions(bool all) {
         dropped.emplace_back(name, id);
       }
       if (!state.taken_later.valid()) dropped.emplace_back(name, ObjectId{});  // the name can be settled
+    }
+    if (state.written.valid() && (state.written != state.child || !is_open_temporary(*this, state.written))) {
+      state.written = {};
+      dropped.emplace_back(name, ObjectId{});
     }
     while (!state.older_versions.empty() && is_abandoned(state.child, all ? 0 : kAboutToRenameNs)) {
       dropped.emplace_back(name, std::exchange(state.child, state.older_versions.back()));
