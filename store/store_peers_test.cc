@@ -248,6 +248,74 @@ TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
 }
 
+// A temporary name that the other node removed stays with the file that is open for writing, and only as long as that is so.
+class StorePeersTakenFile : public StorePeers {
+ protected:
+  // Half of it is in the journal of a.
+  void take() {
+    a.mkdir("d");
+    handle_ = a.create("d/x.tmp");
+    a.pwrite(handle_, 0, TestStore::payload(1, 5000));
+    EXPECT_TRUE(await<void>(a, [&](auto reply) { a->fsync(handle_, std::move(reply)); }));
+    publish();
+    ASSERT_TRUE(b.unlink("d/x.tmp"));
+    ASSERT_TRUE(b.rmdir("d"));
+    publish();
+    EXPECT_TRUE(a.exists("d/x.tmp"));
+    EXPECT_FALSE(b.exists("d/x.tmp"));
+  }
+  Handle* handle_ = nullptr;
+};
+
+TEST_F(StorePeersTakenFile, DoesNotComeBackWhenItsNodeDies) {
+  take();
+  a.crash();
+  publish();
+  EXPECT_FALSE(a.exists("d/x.tmp"));
+  EXPECT_FALSE(b.exists("d/x.tmp"));
+  ASSERT_TRUE(a.write_file("d/y", "y"));
+  publish();
+  expect_one_tree();
+}
+
+TEST_F(StorePeersTakenFile, IsRenamedWhole) {
+  take();
+  a.pwrite(handle_, 5000, TestStore::payload(2, 5000));
+  EXPECT_TRUE(await<void>(a, [&](auto reply) { a->fsync(handle_, std::move(reply)); }));
+  publish();
+  ASSERT_TRUE(a.rename("d/x.tmp", "d/x"));
+  EXPECT_TRUE(a.close(handle_));
+  publish();
+  EXPECT_FALSE(a.exists("d/x.tmp"));
+  for (TestStore* node : {&a, &b}) EXPECT_EQ(node->read_file("d/x"), TestStore::payload(1, 5000) + TestStore::payload(2, 5000));
+  a.crash();
+  publish();
+  EXPECT_EQ(a.read_file("d/x"), TestStore::payload(1, 5000) + TestStore::payload(2, 5000));
+  expect_one_tree();
+}
+
+TEST_F(StorePeersTakenFile, TakesItsDirectoryAlong) {
+  take();
+  EXPECT_TRUE(a.close(handle_));
+  ASSERT_TRUE(a.unlink("d/x.tmp"));
+  publish();
+  publish();
+  EXPECT_FALSE(a.exists("d"));
+  EXPECT_FALSE(b.exists("d"));
+  a.remount();
+  publish();
+  EXPECT_FALSE(a.exists("d"));
+}
+
+TEST_F(StorePeersTakenFile, GoesAtAnUnmount) {
+  take();
+  EXPECT_TRUE(a.close(handle_));
+  a.remount();
+  publish();
+  EXPECT_FALSE(a.exists("d/x.tmp"));
+  EXPECT_FALSE(b.exists("d/x.tmp"));
+}
+
 // Files of the volume that were removed and take room all the same, for this process has them open.
 size_t removed_and_open(const std::string& root) {
   size_t count = 0;

@@ -283,7 +283,7 @@ BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const C
                                                  ObjectId* named) const {
   ++looks_;
   *named = tree.version_to_keep(state);
-  if (named->is_foreign()) *named = {};
+  if (named->is_foreign() || *named == state.taken_later) *named = {};
   if (named->valid() && is_known(tree, commit, *named) && !tree.is_only_adopted(parent))
     return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))

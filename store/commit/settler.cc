@@ -149,8 +149,8 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
     tree.names().put_back_pending(name);
     parts_.dirty.wake();
   }
-  const ObjectId now = state->child;
-  tree.names().settle(name, durable);
+  const ObjectId now = state->child == state->taken_later ? ObjectId{} : state->child;
+  tree.settle(name, durable);
   touch(durable);
   touch(name.parent);
   settle_former(tree, before == durable ? ObjectId{} : before, touched);

@@ -104,6 +104,13 @@ void Namespace::forget_mentions(NameState& state) {
   state.mentioned.clear();
 }
 
+// An object that lost the name may get it back from a client: nothing that was decided about it before counts then.
+void Namespace::end_edit(NameState& state) {
+  if (state.child != state.taken_later && !state.is_older_version(state.taken_later)) state.taken_later = {};
+  if (state.child != state.written) state.written = {};
+  note_mentions(state);
+}
+
 void Namespace::note_mentions(NameState& state) {
   forget_mentions(state);
   state.mentioned = state.older_versions;

@@ -33,6 +33,7 @@ struct NameState {
   bool evicted = false;  // removed to make room; void with the next edit()
   std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: removed with it
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
+  ObjectId written;      // `child`, if it is journaled and open for writing under a temporary name: a peer's file that is born later does not hide it
   ObjectId taken_later;  // the version (or `child`) that a peer removed: removed here once its writer will not rename it any more
   bool pending = false;        // listed for the next commit
   ObjectId on_its_way;         // the child that a batch being journaled gives the name, whatever the name is by now
@@ -40,7 +41,7 @@ struct NameState {
   std::vector<ObjectId> mentioned;  // Namespace's own: the objects that count this name in mentions_
 
   bool is_older_version(ObjectId id) const { return std::ranges::find(older_versions, id) != older_versions.end(); }
-  bool has_versions() const { return !older_versions.empty() || taken_later.valid(); }  // sweep_versions() has to look at it
+  bool has_versions() const { return !older_versions.empty() || taken_later.valid() || written.valid(); }  // sweep_versions() has to look at it
   // Removes all that this node has under the name, not on a client's request: a peer removed it, or it is evicted.
   void leave_to_peers() {
     child = {};
@@ -78,7 +79,7 @@ class Namespace {
   Result<ObjectId> own_child(ObjectId parent, std::string_view name) const;
   // The state of a dirty name; null if the name is as the index says.
   const NameState* dirty(ObjectId parent, std::string_view name) const;
-  // A name being changed; its destructor updates the mentions.
+  // A name being changed; its destructor updates the mentions, and ends what is to be done later with an object that lost the name.
   class Edit {
    public:
     Edit() = default;
@@ -90,7 +91,7 @@ class Namespace {
       return *this;
     }
     ~Edit() {
-      if (names_ != nullptr) names_->note_mentions(*state_);
+      if (names_ != nullptr) names_->end_edit(*state_);
     }
     NameState* operator->() const { return state_; }
     NameState& operator*() const { return *state_; }
@@ -148,6 +149,7 @@ class Namespace {
                                        const LeftToPeers& left_to_peers) const;
   Result<Edit> edit_name(ObjectId parent, std::string_view name, bool own);
   Result<std::optional<Found>> found_of_peers(ObjectId parent, std::string_view name) const;
+  void end_edit(NameState& state);
   void note_mentions(NameState& state);
   void forget_mentions(NameState& state);
   void list_pending(NameState& state, DirtyName name);

@@ -93,6 +93,7 @@ class Tree {
   // process_of() has to read /proc then.
   std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
   bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // whether any name has versions; no lock
+  bool adopted_lost_names() { return adopted_lost_names_.exchange(false); }  // since the last call; then drop_left_directories() may find something
   // Whether any object, of whichever node, may be in quarantine; no lock.
   bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0 || peers_quarantine_.load(std::memory_order_relaxed); }
   TemporaryNames& temporary_names() { return temporary_names_; }
@@ -116,6 +117,7 @@ class Tree {
 
   const Parts parts_;
   TemporaryNames temporary_names_;
+  std::atomic<bool> adopted_lost_names_{false};  // a directory of adopted_ lost a name of this node
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::atomic<uint64_t> quarantined_count_{0};
   std::atomic<bool> peers_quarantine_{false};  // a peer has, or had, an object in quarantine

@@ -108,8 +108,7 @@ class Tree::Write final : public Tree::View {
   Result<Namespace::Edit> edit(ObjectId parent, std::string_view name);
   // Adds a new object and its first name, which check_new_name() has accepted.
   Status make_entry(const ObjectPtr& directory, std::string_view name, const ObjectPtr& object);
-  // Gives the object another name. The caller counts the link.
-  Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);
+  Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);  // gives it another name; the caller counts the link
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
   uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // requires one name and one version; returns bytes on the volume
   // Resolves the names of a rename; then rename() does it, once the caller has prepared the source's body.
@@ -162,13 +161,13 @@ class Tree::Write final : public Tree::View {
   // Makes `fresh` what the name means; `object`, which had the name, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
   void sweep_versions(bool all);
+  void settle(const DirtyName& name, ObjectId durable);  // Namespace::settle(), but the name stays known while its file is written
 
   // --- objects that stay for a time only (tree_lingering.cc) ---
   bool linger(const ObjectPtr& replaced);  // false: there is no room for it, or nobody to end it
   void linger_for_unknown(const ObjectPtr& object);  // like keep_for_repeat(), for callers that cannot be told apart
   void end_lingering(bool all);
-  // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice. Done however full the volume is: it is
-  // one object a thread.
+  // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice; also on a full volume: one object a thread.
   void keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id);
   void let_go(const StaleOpens::Released& released);
 
@@ -183,6 +182,7 @@ class Tree::Write final : public Tree::View {
   void end_lease(ObjectId id);
   void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
+  Result<bool> has_only_taken(ObjectId directory) const;
   std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
   void take_lost_versions(const Batch* given, bool at_the_end = false);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);

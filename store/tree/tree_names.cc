@@ -65,6 +65,7 @@ std::optional<Tree::View::ProbedBody> Tree::View::body_probed_by(ObjectId parent
 // --- links ---
 
 void Tree::Write::touch_directory(ObjectId directory) {
+  if (tree().adopted_.contains(directory)) tree().adopted_lost_names_ = true;
   auto object = get(directory);
   if (!object) return;
   const Parts& parts = tree().parts_;

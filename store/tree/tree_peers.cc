@@ -447,8 +447,8 @@ Status Tree::Write::forget_statements(const std::string& peer, JournalPosition a
   return tree().parts_.index.forget_statements(peer, answered);
 }
 
-// Like an unlink, of the child that this node's journal has there, and of versions written before it: who has it open for writing writes on without the
-// name. It was hidden since the peer's batch was applied.
+// Like an unlink, of the child that this node's journal has there, and of versions written before it: a program that has it open for writing goes on
+// without the name. It was hidden since the peer's batch was applied.
 Status Tree::Write::take_name(const UnnameRecord& gone) {
   const NameState* const before = names().dirty(gone.parent, gone.name);
   if (before != nullptr && before->child != gone.child && !before->is_older_version(gone.child)) {  // replaced or removed here since; that may wait to be journaled
@@ -462,7 +462,11 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   const ForgetAfter forget(*this, object);
   if (object->is_directory()) {
     KVC_ASSIGN(const bool is_empty, leave_adopted_in(gone.child));
-    if (!is_empty) return {};  // it got a name since that this node's journal does not have yet
+    if (!is_empty) {  // it has a name that this node's journal does not have: a file that is being written, or one that it got since
+      KVC_ASSIGN(const bool goes, has_only_taken(gone.child));
+      if (goes) tree().adopted_.insert(gone.child);
+      return {};
+    }
     KVC_TRY(leave_directory(gone.parent, gone.name, object));
     forget_removed(gone.child);
     tree().parts_.dirty.wake();

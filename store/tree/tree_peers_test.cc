@@ -126,6 +126,39 @@ class TreePeersTest : public ::testing::Test {
     for (const DirtyName& name : pending) settled.names().settle(name, {});
   }
 
+  // What a rename gave and took.
+  void journal_renamed(ObjectId object) {
+    Tree::Write names = tree_.write();
+    std::vector<Record> records;
+    const auto pending = names.names().take_pending();
+    std::vector<ObjectId> now;
+    for (const DirtyName& name : pending) {
+      const NameState& state = *names.names().state(name);
+      now.push_back(state.child == object ? object : ObjectId{});
+      if (now.back().valid()) records.emplace_back(NameRecord{name.parent, name.key.name, object});
+      else if (state.durable.valid()) records.emplace_back(UnnameRecord{name.parent, name.key.name, state.durable, false});
+    }
+    names.unlock();
+    say(kThis, std::move(records));
+    Tree::Write settled = tree_.write();
+    for (size_t number = 0; number < pending.size(); ++number) settled.settle(pending[number], now[number]);
+  }
+  // The same where names stay with files that are being written: their records go.
+  void journal_taken() {
+    Tree::Write names = tree_.write();
+    std::vector<Record> records;
+    const auto pending = names.names().take_pending();
+    for (const DirtyName& name : pending) {
+      const NameState& state = *names.names().state(name);
+      EXPECT_TRUE(!state.child.valid() || state.child == state.taken_later);
+      if (state.durable.valid() && state.erase_durable) records.emplace_back(UnnameRecord{name.parent, name.key.name, state.durable, false});
+    }
+    names.unlock();
+    say(kThis, std::move(records));
+    Tree::Write settled = tree_.write();
+    for (const DirtyName& name : pending) settled.names().settle(name, {});
+  }
+
   // A version of the name in directory 5: by a thread that still has it open for writing, or has closed it.
   ObjectPtr write(uint64_t number, const std::string& name, uint32_t thread_id, bool is_open) {
     const auto object = std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes);
@@ -152,7 +185,7 @@ class TreePeersTest : public ::testing::Test {
     object->attributes_durable = object->attributes_version;
     names.unlock();
     say(kThis, {put(object->id, S_IFREG | 0644, born_ns), NameRecord{id(5), name, object->id}});
-    tree_.write().names().settle({id(5), {name_cookie(name), name}}, object->id);
+    tree_.write().settle({id(5), {name_cookie(name), name}}, object->id);
   }
   // x.tmp, closed and journaled.
   ObjectPtr write_journaled(uint64_t number, uint32_t thread_id) {
@@ -298,26 +331,119 @@ TEST_F(TreePeersTest, ATemporaryNameStaysWithTheFileThatIsOpenForWritingUntilTha
   give_both_the_directory();
   for (const bool is_renamed : {true, false}) {
     const uint64_t number = is_renamed ? 6 : 7;
-    const ObjectPtr object = write(number, "x.tmp", second_, true);
+    const std::string name = is_renamed ? "renamed.tmp" : "left.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
     ASSERT_TRUE(object->temporary);
-    journal_version(object, "x.tmp");
-    say(kA, {gone("this", id(5), "x.tmp", id(number)), gone("this", kRootId, "d", id(5))});
+    journal_version(object, name);
+    say(kA, {gone("this", id(5), name, id(number)), gone("this", kRootId, "d", id(5)), UnnameRecord{kRootId, "d", id(5), false}});
+    journal_taken();
+    const auto journaled = nodes_[kThis].peer.index->find_name(id(5), name);
+    ASSERT_TRUE(journaled);
+    EXPECT_FALSE(journaled->has_value()) << "what the next mount begins with";
     clock_.advance_ns(100'000'000'000);
     tree_.write().sweep_versions(false);
-    EXPECT_EQ(find(id(5), "x.tmp"), id(number));
+    drop_left();
+    EXPECT_EQ(find(id(5), name), id(number));
     EXPECT_EQ(find(kRootId, "d"), id(5));
     object->last_write_ns = clock_.monotonic_ns();
     close(object);
     if (is_renamed) {
-      EXPECT_TRUE(rename("x.tmp", "x", second_));
+      EXPECT_TRUE(rename(name, "x", second_));
     }
     clock_.advance_ns(10'000'000'000);
     tree_.write().sweep_versions(false);
-    EXPECT_FALSE(find(id(5), "x.tmp").valid());
+    EXPECT_FALSE(find(id(5), name).valid());
     EXPECT_EQ(object->nlink, is_renamed ? 1U : 0U);
     EXPECT_FALSE(tree_.has_versions());
+    drop_left();
+    EXPECT_EQ(find(kRootId, "d"), id(5));
+    EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
   }
-  EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
+}
+
+TEST_F(TreePeersTest, ADirectoryThatWasTakenGoesWithTheLastFileThatIsOpenForWriting) {
+  for (const Who who : {kThis, kA}) say(who, {put(id(5), S_IFDIR | 0755), NameRecord{kRootId, "d", id(5)}, put(id(4), S_IFDIR | 0755), NameRecord{id(5), "s", id(4)}});
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(find(id(5), "s"), id(4));
+  const ObjectPtr object = write(6, "x.tmp", second_, true);
+  journal_version(object, "x.tmp");
+  say(kA, {gone("this", id(5), "x.tmp", id(6)), gone("this", id(5), "s", id(4)), UnnameRecord{id(5), "s", id(4), false}, gone("this", kRootId, "d", id(5)),
+           UnnameRecord{kRootId, "d", id(5), false}});
+  journal_taken();
+  drop_left();
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"x.tmp"});
+  close(object);
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  drop_left();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// It was fsynced; the peer had not read of it.
+TEST_F(TreePeersTest, AJournaledFileThatIsOpenForWritingKeepsItsTemporaryNameAgainstAFileBornLater) {
+  give_both_the_directory();
+  for (const bool is_renamed : {true, false}) {
+    const uint64_t number = is_renamed ? 10 : 20;
+    const std::string name = is_renamed ? "renamed.tmp" : "left.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    give(kA, number + 1, name, 20);
+    EXPECT_EQ(find(id(5), name), object->id);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), name), object->id);
+    close(object);
+    if (is_renamed) {
+      EXPECT_TRUE(rename(name, "x", second_));
+      EXPECT_EQ(find(id(5), "x"), object->id);
+    }
+    clock_.advance_ns(10'000'000'000);
+    tree_.write().sweep_versions(false);
+    journal_renamed(is_renamed ? object->id : ObjectId{});
+    EXPECT_EQ(find(id(5), name), id_here(kA, id(number + 1)));
+    EXPECT_FALSE(tree_.has_versions());
+  }
+}
+
+TEST_F(TreePeersTest, ANameIsSettledOnceItsFileIsNotWrittenAnyMore) {
+  give_both_the_directory();
+  const ObjectPtr object = write(6, "x.tmp", second_, true);
+  journal_version(object, "x.tmp");
+  EXPECT_TRUE(tree_.has_versions());
+  close(object);
+  tree_.write().sweep_versions(false);
+  EXPECT_FALSE(tree_.has_versions());
+  journal_version(object, "x.tmp");
+  EXPECT_EQ(tree_.read().names().dirty(id(5), "x.tmp"), nullptr);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6));
+}
+
+// The statement was about the binding of that time.
+TEST_F(TreePeersTest, ATemporaryNameThatWasTakenStaysWhereItIsGivenAnew) {
+  give_both_the_directory();
+  for (const bool is_linked : {false, true}) {
+    const uint64_t number = is_linked ? 6 : 7;
+    const std::string name = is_linked ? "linked.tmp" : "renamed.tmp";
+    const ObjectPtr object = write(number, name, second_, true);
+    journal_version(object, name);
+    say(kA, {gone("this", id(5), name, id(number))});
+    EXPECT_TRUE(rename(name, "y", second_));
+    if (is_linked) {
+      Tree::Write names = tree_.write();
+      ASSERT_TRUE(names.give_name(id(5), name, object));
+      names.change_links(object, +1);
+      names.unlock();
+      EXPECT_TRUE(tree_.write().unlink(id(5), "y", second_));
+    } else {
+      EXPECT_TRUE(rename("y", name, second_));
+    }
+    close(object);
+    clock_.advance_ns(100'000'000'000);
+    tree_.write().sweep_versions(false);
+    EXPECT_EQ(find(id(5), name), id(number));
+    EXPECT_EQ(object->nlink, 1U);
+    EXPECT_FALSE(tree_.has_versions());
+  }
 }
 
 // --- statements of a peer about a temporary name with several versions ---

@@ -32,6 +32,13 @@ bool has_lost(const Tree::View& tree, const DirtyName& name, const NameState& st
   return seen && *seen && (*seen)->child != state.durable;
 }
 
+bool is_open_temporary(const Tree::View& tree, ObjectId id) {
+  const ObjectPtr object = tree.live(id);
+  if (!object || !object->temporary) return false;
+  const auto lock = object->lock();
+  return object->write_handles > 0;
+}
+
 }  // namespace
 
 uint32_t Tree::Write::writer_process(Object& object) {
@@ -160,8 +167,8 @@ bool Tree::View::is_abandoned(ObjectId id, int64_t for_ns) const {
 // A peer removed or replaced `taken`, which the journal has or had under the name. Removes it and the versions before it, except those being written,
 // and those that a process closed a moment ago without writing another since: it is about to rename them. `taken` itself is kept so only beside other
 // versions, for a rename would take one of theirs. Where it is alone it is kept only if it is open for writing under a temporary name, which writers of
-// two nodes may use for a file each. It goes once it need not be kept, and does not come back. Returns the versions that lose the name: the caller
-// counts the links.
+// two nodes may use for a file each. It goes once it need not be kept, and does not come back: what is kept has the name in RAM alone, and the next
+// commit journals that the name went. Returns the versions that lose the name: the caller counts the links.
 std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId taken, bool at_the_end) {
   std::vector<ObjectId> versions = state.older_versions;
   versions.push_back(state.child);
@@ -182,21 +189,15 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
     return !at_the_end && !wrote_another && object->writer_thread != 0 && object->last_write_ns != 0 &&
            now_ns - object->last_write_ns < kAboutToRenameNs && !has_ended(object->writer_thread);
   };
-  const auto is_open_temporary = [&](ObjectId id) {
-    const ObjectPtr object = live(id);
-    if (!object || !object->temporary) return false;
-    const auto lock = object->lock();
-    return object->write_handles > 0;
-  };
   std::vector<ObjectId> gone;
   for (auto each = versions.begin(); each != last; ++each)
     if (!may_be_renamed(each)) gone.push_back(*each);
   const bool others_stay = gone.size() + 1 < versions.size();
-  if (!(others_stay || kept_before == taken || is_open_temporary(taken)) || !may_be_renamed(last)) gone.push_back(taken);
+  if (!(others_stay || kept_before == taken || is_open_temporary(*this, taken)) || !may_be_renamed(last)) gone.push_back(taken);
   std::erase_if(versions, [&](ObjectId id) { return std::ranges::find(gone, id) != gone.end(); });
-  state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end();
   for (const ObjectId id : versions)
     if (id == taken || id == kept_before) state.taken_later = id;  // the newer one: those before it are looked at with it
+  state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end() || state.durable == taken;
   if (versions.empty()) {
     state.leave_to_peers();
   } else {
@@ -205,6 +206,21 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   }
   state.older_versions = std::move(versions);
   return gone;
+}
+
+// Whether a peer removed all that this node has in the directory: it goes once it is empty, like one that this node has named nothing in. What was given
+// there since keeps it.
+Result<bool> Tree::Write::has_only_taken(ObjectId directory) const {
+  constexpr size_t kPageNames = 64;
+  for (uint64_t after = 0;;) {
+    KVC_ASSIGN(const auto page, names().list_own(directory, after, kPageNames));
+    if (page.empty()) return true;
+    for (const NameEntry& entry : page) {
+      after = entry.cookie;
+      const NameState* const state = names().dirty(directory, entry.name);
+      if (!own_->adopted_.contains(entry.child) && (state == nullptr || state->taken_later != entry.child)) return false;
+    }
+  }
 }
 
 // Takes journaled bindings that lost against a peer's, as if that peer had stated their removal. `given`: looks only at names that this batch, which was
@@ -219,8 +235,7 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
   std::vector<std::pair<DirtyName, std::vector<ObjectId>>> taken;
   names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
     if ((given != nullptr && !looked_at.contains(name.key.name)) || !has_lost(*this, name, state)) return;
-    auto gone = take_versions(state, state.durable, at_the_end);
-    if (!gone.empty() || !state.taken_later.valid()) taken.emplace_back(name, std::move(gone));
+    taken.emplace_back(name, take_versions(state, state.durable, at_the_end));
   });
   for (const auto& [name, gone] : taken) {
     tree().parts_.records.accept(kNameRecordBytes + name.key.name.size());
@@ -235,6 +250,16 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
     }
   }
   if (!taken.empty()) tree().parts_.dirty.wake();
+}
+
+void Tree::Write::settle(const DirtyName& name, ObjectId durable) {
+  NameState* const state = names().state(name);
+  if (state != nullptr && !view().is_alone() && durable.valid() && state->child == durable && is_open_temporary(*this, durable)) {
+    state->written = durable;
+    tree().has_versions_ = true;
+    names().note_several(name.parent, name.key.name);
+  }
+  names().settle(name, durable);
 }
 
 // Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
@@ -252,6 +277,10 @@ void Tree::Write::sweep_versions(bool all) {
         dropped.emplace_back(name, id);
       }
       if (!state.taken_later.valid()) dropped.emplace_back(name, ObjectId{});  // the name can be settled
+    }
+    if (state.written.valid() && (state.written != state.child || !is_open_temporary(*this, state.written))) {
+      state.written = {};
+      dropped.emplace_back(name, ObjectId{});
     }
     while (!state.older_versions.empty() && is_abandoned(state.child, all ? 0 : kAboutToRenameNs)) {
       dropped.emplace_back(name, std::exchange(state.child, state.older_versions.back()));
@@ -272,6 +301,7 @@ void Tree::Write::sweep_versions(bool all) {
   });
   tree().has_versions_ = some_left;
   for (auto& [name, id] : dropped) {
+    if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
     if (ObjectPtr object = live(id)) {
       change_links(object, -1);
       forget_if_idle(object);

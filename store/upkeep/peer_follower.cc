@@ -262,6 +262,7 @@ void PeerFollower::close_what_went() {
 // In pieces, because clients wait for the lock.
 void PeerFollower::drop_left_directories() {
   constexpr size_t kMostAtOnce = 4096;
+  names_went_ |= parts_.tree.adopted_lost_names();
   if (!std::exchange(names_went_, false)) return;
   names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
 }
