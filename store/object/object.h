@@ -111,10 +111,8 @@ class Object {
   uint32_t nlink = 0;
   std::atomic<bool> durable{false};  // the journal knows it. (atomic: read with either lock)
   bool published = false;     // was renamed or linked, or found in the index
-  std::atomic<int64_t> relookup_until_ns{0};  // (atomic) until then an open by this nodeid is answered kStale: the kernel's name
-                                              // cache may be wrong
-  std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) time of its last rename: a truncating open by this nodeid soon after
-                                                 // may mean the old name
+  std::atomic<int64_t> relookup_until_ns{0};  // (atomic) until then an open by this nodeid is answered kStale: the kernel's name cache may be wrong
+  std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) time of its last rename: a truncating open by this nodeid soon after may mean the old name
   bool awaiting_open = false;      // (object's lock) a new version that its maker is about to open: counted as unflushed
   ObjectId replaced;          // the object that a rename put it in the place of: it may have the same bytes
   uint32_t writer_thread = 0; // created this version of its name
@@ -123,8 +121,7 @@ class Object {
   bool temporary = false;     // its name is a temporary one, which clients rename: each of several writers gets a version
   bool was_temporary = false; // ... until it was renamed: what was journaled before is a part of a file, unless all of it was
   std::atomic<bool> locked{false};    // (atomic) a client took a lock on it
-  // (atomic; set with the object's lock held) in_place: it changes in place, so the kernel may not read it past the daemon. If also
-  // changed_in_part, or `patched` while it was filled, it is no chunk (requests/in_place_changes.h).
+  // (atomic; set with the object's lock held) in_place: the kernel may not read it past the daemon. If also changed_in_part, or `patched` while filled: no chunk.
   std::atomic<bool> in_place{false}, changed_in_part{false}, patched{false};
 
   bool is_regular() const { return type_bits == 0100000; }
