@@ -92,6 +92,7 @@ TEST(StoreSettling, AWriterThatSyncedAndIsSilentHoldsBackNoLaterVersionOfTheFile
   store.pwrite(second, 0, store.payload(2, 20'000));
   store.close(second);
   ASSERT_TRUE(drain(store));
+  store->release(silent);
   store.crash();
   EXPECT_EQ(store.read_file("a"), store.payload(2, 20'000));
 }
@@ -103,6 +104,7 @@ TEST(StoreSettling, AWriterThatGoesOnAfterAnFsyncIsWriting) {
   ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(writer, std::move(done)); }));
   store.pwrite(writer, 10'000, store.payload(2, 10'000));
   ASSERT_TRUE(drain(store));
+  store->release(writer);
   store.crash();
   EXPECT_EQ(store.read_file("a"), store.payload(1, 10'000));
 }
