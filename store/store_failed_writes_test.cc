@@ -10,6 +10,7 @@
 
 #include "store/base/units.h"
 #include "store/store.h"
+#include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
@@ -168,10 +169,7 @@ TEST_F(FailedWrites, WhatWasSyncedStaysWhenALaterWriteDoesNotFit) {
     ASSERT_NE(handle, nullptr);
     id_ = store_->object_of(handle);
     EXPECT_EQ(write(handle, 0, kMiB), 0);
-    std::optional<Status> synced;
-    store_->fsync(handle, [&](Status status) { synced = std::move(status); });
-    for (int i = 0; i < 100'000 && !synced; ++i) store_->pump();
-    ASSERT_TRUE(synced && *synced);
+    ASSERT_TRUE(sync_file(store_, handle));
     fill(kMiB / 2);
     EXPECT_GT(write(handle, kMiB, kBodyBytes), 0);
     EXPECT_TRUE(truncate(handle, kMiB)) << "as the kernel does";

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "store/store.h"
+#include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 #include "store/tree/writer_processes.h"
 
@@ -22,12 +23,6 @@ constexpr OpenRequest kRewrite{.read = false, .write = true, .truncate = true};
 Result<void> await(TestStore& store, std::optional<Status>& answer) {
   for (int i = 0; i < 1000 && !answer; ++i) store->pump();
   return answer ? *answer : fail(Code::kCanceled, "a request was never answered");
-}
-
-Status sync(TestStore& store, Handle* handle) {
-  std::optional<Status> answer;
-  store->fsync(handle, [&](Status status) { answer = std::move(status); });
-  return await(store, answer);
 }
 
 Status remove_directory(TestStore& store, const std::string& name) {
@@ -163,7 +158,7 @@ TEST(StoreNames, AVersionThatWasSyncedAndIsFilledFurtherIsNotTheOneThatARenameTa
   TestStore store;
   Handle* first = store.create("t.tmp", kFirst.thread_id);
   store.pwrite(first, 0, "half of the first");
-  ASSERT_TRUE(sync(store, first));
+  ASSERT_TRUE(sync_file(store, first));
   Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
   ASSERT_NE(second, nullptr);
   store.pwrite(second, 0, "all of the second");
@@ -181,7 +176,7 @@ TEST(StoreNames, AWriterThatSyncedAndIsSilentForLongKeepsItsFile) {
   TestStore store({}, clock);
   Handle* first = store.create("t.tmp", kFirst.thread_id);
   store.pwrite(first, 0, "first");
-  ASSERT_TRUE(sync(store, first));
+  ASSERT_TRUE(sync_file(store, first));
   clock.advance_ns(60'000'000'000);
   Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
   ASSERT_NE(second, nullptr);
@@ -206,13 +201,13 @@ TEST(StoreNames, APartThatWasSyncedUnderATemporaryNameGetsNoOtherName) {
     store.drain();
     Handle* writer = store.create("x.tmp", kFirst.thread_id);
     store.pwrite(writer, 0, "half");
-    ASSERT_TRUE(sync(store, writer));
+    ASSERT_TRUE(sync_file(store, writer));
     store.pwrite(writer, 4, " and half");
     EXPECT_TRUE(store.close(writer));
     ASSERT_TRUE(store.rename("x.tmp", "x", kFirst.thread_id));
     Handle* next = store.create("x.tmp", kFirst.thread_id);
     store.pwrite(next, 0, "the next");
-    ASSERT_TRUE(sync(store, next));
+    ASSERT_TRUE(sync_file(store, next));
     store->release(next);
     store.crash();
     if (store.exists("x")) {

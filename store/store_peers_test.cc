@@ -256,7 +256,7 @@ class StorePeersTakenFile : public StorePeers {
     a.mkdir("d");
     handle_ = a.create("d/x.tmp");
     a.pwrite(handle_, 0, TestStore::payload(1, 5000));
-    EXPECT_TRUE(await<void>(a, [&](auto reply) { a->fsync(handle_, std::move(reply)); }));
+    EXPECT_TRUE(sync_file(a, handle_));
     publish();
     ASSERT_TRUE(b.unlink("d/x.tmp"));
     ASSERT_TRUE(b.rmdir("d"));
@@ -282,7 +282,7 @@ TEST_F(StorePeersTakenFile, DoesNotComeBackWhenItsNodeDies) {
 TEST_F(StorePeersTakenFile, IsRenamedWhole) {
   take();
   a.pwrite(handle_, 5000, TestStore::payload(2, 5000));
-  EXPECT_TRUE(await<void>(a, [&](auto reply) { a->fsync(handle_, std::move(reply)); }));
+  EXPECT_TRUE(sync_file(a, handle_));
   publish();
   ASSERT_TRUE(a.rename("d/x.tmp", "d/x"));
   EXPECT_TRUE(a.close(handle_));
@@ -366,7 +366,7 @@ class StorePeersOpenToWrite : public StorePeers, public ::testing::WithParamInte
     return handle;
   }
   void sync(Handle* handle) {
-    EXPECT_TRUE(testing::await<void>(a, [&](auto reply) { a->fsync(handle, std::move(reply)); }));
+    EXPECT_TRUE(testing::sync_file(a, handle));
   }
   // Now, after the close and after new mounts.
   void expect_for_good(Handle* handle, int seed, const std::map<std::string, std::string>& wanted) {

@@ -50,7 +50,7 @@ TEST_F(RefusedChange, AnAppendLeavesTheVersionBefore) {
 TEST_F(RefusedChange, WhatWasJournaledBetweenStays) {
   Handle* handle = open_again();
   store_.pwrite(handle, 0, "new");
-  ASSERT_TRUE(await<void>(store_, [&](auto done) { store_->fsync(handle, std::move(done)); }));
+  ASSERT_TRUE(sync_file(store_, handle));
   EXPECT_EQ(store_.try_pwrite(handle, kBytes, too_much_), Code::kNoSpace);
   EXPECT_FALSE(store_.close(handle));
   expect_left("new" + body_.substr(3));
@@ -92,7 +92,7 @@ TEST_F(RefusedChange, APartOfWhatIsWrittenAnewIsAVersionIfItWasSynced) {
     Handle* handle = store_.create("f");
     store_.pwrite(handle, 0, "a part");
     if (synced) {
-      ASSERT_TRUE(await<void>(store_, [&](auto done) { store_->fsync(handle, std::move(done)); }));
+      ASSERT_TRUE(sync_file(store_, handle));
     }
     EXPECT_EQ(store_.try_pwrite(handle, 6, std::string(10 * kMiB, 'x')), Code::kNoSpace);
     EXPECT_FALSE(store_.close(handle));
@@ -166,7 +166,7 @@ TEST_F(RefusedChange, ARepetitionOfTheWriteMakesUpForIt) {
   Handle* handle = store_.create("f");
   store_.pwrite(handle, 0, content.substr(0, kMiB));
   EXPECT_EQ(store_.try_pwrite(handle, kMiB, content.substr(kMiB)), Code::kNoSpace);
-  const auto sync = [&] { return await<void>(store_, [&](auto done) { store_->fsync(handle, std::move(done)); }).has_value(); };
+  const auto sync = [&] { return sync_file(store_, handle).has_value(); };
   EXPECT_FALSE(sync());
   ASSERT_TRUE(store_.unlink("a"));
   for (uint64_t at = kMiB; at < content.size(); at += kMiB) {

@@ -40,7 +40,7 @@ TEST(StoreSettling, AnFsyncCoversABodyThatCouldNotTakeOverThePlaceOfAnother) {
   ASSERT_TRUE(store.rename("t", "a"));
   const ObjectId replacement = find(store, "a").id;
   Handle* handle = store.open("a", {});
-  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(handle, std::move(done)); }));
+  ASSERT_TRUE(sync_file(store, handle));
   store->release(handle);
   store.crash();
   EXPECT_EQ(find(store, "a").id, replacement);
@@ -87,7 +87,7 @@ TEST(StoreSettling, AWriterThatSyncedAndIsSilentHoldsBackNoLaterVersionOfTheFile
   TestStore store;
   Handle* silent = store.create("a");
   store.pwrite(silent, 0, store.payload(1, 10'000));
-  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(silent, std::move(done)); }));
+  ASSERT_TRUE(sync_file(store, silent));
   Handle* second = store.open("a", {.write = true, .truncate = true});
   store.pwrite(second, 0, store.payload(2, 20'000));
   store.close(second);
@@ -101,7 +101,7 @@ TEST(StoreSettling, AWriterThatGoesOnAfterAnFsyncIsWriting) {
   TestStore store;
   Handle* writer = store.create("a");
   store.pwrite(writer, 0, store.payload(1, 10'000));
-  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(writer, std::move(done)); }));
+  ASSERT_TRUE(sync_file(store, writer));
   store.pwrite(writer, 10'000, store.payload(2, 10'000));
   ASSERT_TRUE(drain(store));
   store->release(writer);
@@ -115,7 +115,7 @@ TEST(StoreSettling, AnFsyncCoversTheDirectoriesAbove) {
   store.mkdir("d/e");
   Handle* handle = store.create("d/e/f");
   store.pwrite(handle, 0, store.payload(1, 5'000));
-  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(handle, std::move(done)); }));
+  ASSERT_TRUE(sync_file(store, handle));
   store->release(handle);
   store.crash();
   EXPECT_EQ(store.read_file("d/e/f"), store.payload(1, 5'000));

@@ -43,6 +43,15 @@ class IndexTest : public testing::Test {
     EXPECT_TRUE(freed) << freed.error().message;
     return freed ? *freed : std::vector<FreedPlace>{};
   }
+  void commit_chunks(uint64_t count) {
+    std::vector<Record> records;
+    for (uint64_t number = 5; number < 5 + count; ++number) {
+      records.emplace_back(PutRecord{make_file(id(number), packed(1, number))});
+      records.emplace_back(NameRecord{kRootId, fmt::format("chunk-{}", number), id(number)});
+    }
+    apply(std::move(records));
+    ASSERT_TRUE(index_->commit());
+  }
   uint32_t nlink(ObjectId of) const {
     const auto object = index_->find_object(of);
     return object && *object ? (*object)->nlink : 0xffff;
@@ -240,13 +249,7 @@ bool may_lock(size_t bytes) {
 }
 
 TEST_F(IndexTest, KeptInMemoryItsPagesAreLocked) {
-  std::vector<Record> records;
-  for (uint64_t number = 5; number < 2005; ++number) {
-    records.emplace_back(PutRecord{make_file(id(number), packed(1, number))});
-    records.emplace_back(NameRecord{kRootId, fmt::format("chunk-{}", number), id(number)});
-  }
-  apply(std::move(records));
-  ASSERT_TRUE(index_->commit());
+  commit_chunks(2000);
   const std::string file = std::filesystem::canonical(path()).string() + "/data.mdb";
   const uint64_t before = locked_bytes(file);
   if (!may_lock(128 * kMiB)) GTEST_SKIP() << "RLIMIT_MEMLOCK is too small";  // all of the map counts, free or not
@@ -257,13 +260,7 @@ TEST_F(IndexTest, KeptInMemoryItsPagesAreLocked) {
 }
 
 TEST_F(IndexTest, NoMoreOfItIsLockedThanTheLimit) {
-  std::vector<Record> records;
-  for (uint64_t number = 5; number < 4005; ++number) {
-    records.emplace_back(PutRecord{make_file(id(number), packed(1, number))});
-    records.emplace_back(NameRecord{kRootId, fmt::format("chunk-{}", number), id(number)});
-  }
-  apply(std::move(records));
-  ASSERT_TRUE(index_->commit());
+  commit_chunks(4000);
   const std::string file = std::filesystem::canonical(path()).string() + "/data.mdb";
   constexpr uint64_t kLimit = 64 * kKiB;
   ASSERT_GT(std::filesystem::file_size(file), 4 * kLimit);

@@ -79,9 +79,6 @@ uint64_t LmdbIndex::growth_bytes() const {
   return growth.bytes(env_->pages());
 }
 
-// The five reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
-// to LMDB in between is then in the newer snapshot.
-
 // Clients that read large attributes, and large commits, map much of the file in less than a second, before the keeper lets go.
 void LmdbIndex::count_mapped(uint64_t value_bytes) const {
   constexpr uint64_t kBytesUntilLetGo = 64 * kMiB, kAround = 64 * kKiB;  // the kernel maps so much around a page that is touched
@@ -95,6 +92,9 @@ Result<bool> LmdbIndex::get(Table table, ByteSpan key, Bytes& value) const {
   if (value.size() >= kLargeBytes) count_mapped(value.size());
   return found;
 }
+
+// The reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
+// to LMDB in between is then in the newer snapshot.
 
 Result<std::shared_ptr<const ObjectRow>> LmdbIndex::read_object(ObjectId id) const {
   {

@@ -24,6 +24,10 @@ Result<T> await(TestStore& store, Call call) {
   return std::move(**result);
 }
 
+inline Status sync_file(TestStore& store, Handle* handle) {
+  return await<void>(store, [&](auto done) { store->fsync(handle, std::move(done)); });
+}
+
 inline Status drain(TestStore& store) {
   return await<void>(store, [&](auto done) { store->drain(true, std::move(done)); });
 }
