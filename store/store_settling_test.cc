@@ -46,6 +46,28 @@ TEST(StoreSettling, AnFsyncCoversABodyThatCouldNotTakeOverThePlaceOfAnother) {
   EXPECT_EQ(find(store, "a").id, replacement);
 }
 
+// What has the name after a crash is what was synced, or what took its place: not what had been journaled before.
+TEST(StoreSettling, AnFsyncOfAFileWhoseNameAnotherTookCoversTheRename) {
+  for (const int renames : {1, 2}) {
+    TestStore store;
+    Handle* synced = store.create("a");
+    store.pwrite(synced, 0, store.payload(1, 5000));
+    ASSERT_TRUE(sync_file(store, synced));
+    store.pwrite(synced, 0, store.payload(2, 5000));
+    std::vector<Handle*> writers;
+    for (int i = 0; i < renames; ++i) {
+      writers.push_back(store.create("new"));
+      store.pwrite(writers.back(), 0, store.payload(3 + i, 100));
+      ASSERT_TRUE(store.rename("new", "a"));
+    }
+    ASSERT_TRUE(sync_file(store, synced));
+    for (Handle* writer : writers) store->release(writer);
+    store->release(synced);
+    store.crash();
+    EXPECT_TRUE(store.read_file("a") == store.payload(2 + renames, 100)) << renames;
+  }
+}
+
 // The journal still binds the name to what had the place, though clients see it nowhere any more.
 TEST(StoreSettling, APlaceIsTakenOverOnlyFromWhatLosesItsLastJournaledName) {
   TestStore store;

@@ -194,7 +194,7 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
     writes = handle->writes;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  parts_.urgent.make_durable(object, true, [this, handle, writes, done = std::move(done)](Status status) mutable {
+  parts_.urgent.make_all_durable(bodies_to_sync(object), true, [this, handle, writes, done = std::move(done)](Status status) mutable {
     if (status) {
       Object& body = *handle->object;
       const auto lock = body.lock();
@@ -204,6 +204,23 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
     }
     done(std::move(status));
   });
+}
+
+// With a file that has no name any more the one that a rename put in its place: until the journal has that rename, a crash brings the file back under the
+// name, without what was written since it was journaled.
+std::vector<ObjectPtr> OpenFiles::bodies_to_sync(const ObjectPtr& object) {
+  std::vector<ObjectPtr> bodies{object};
+  {
+    const auto lock = object->lock();
+    if (object->nlink > 0 || !object->durable) return bodies;
+  }
+  const Tree::Read tree = parts_.tree.read();
+  ObjectPtr now = object;
+  while (now && now->nlink == 0) now = tree.live(now->replaced_by);
+  if (!now) return bodies;
+  const auto lock = now->lock();
+  if (now->content_dirty() && now->sealable()) bodies.push_back(now);
+  return bodies;
 }
 
 void OpenFiles::keep_new(ObjectId id, StatusCompletion done) {
