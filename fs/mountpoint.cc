@@ -172,11 +172,13 @@ void warn_of_hidden(UniqueFd directory, const std::string& mountpoint) {
             mountpoint, *entries, parent, mountpoint.substr(parent == "/" ? 0 : parent.size()));
 }
 
-Result<std::string> prepare_volume(const std::string& path) {
+Result<std::string> prepare_volume(const std::string& path, bool may_create) {
   KVC_ASSIGN(std::string where, absolute(path));
   struct stat info {};
   if (::stat(where.c_str(), &info) != 0) {
     if (errno != ENOENT) return fail_errno(errno, fmt::format("volume {}", where));
+    if (!may_create)
+      return fail(Code::kNotFound, fmt::format("volume {} does not exist, and create=off: mount its file system, or mount once without create=off to make a new volume", where));
     // EEXIST: another node made it at this moment.
     if (mkdir(where.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno(errno, fmt::format("volume {} cannot be made", where));
     if (::stat(where.c_str(), &info) != 0) return fail_errno(errno, fmt::format("volume {}", where));

@@ -25,8 +25,9 @@ bool means_dead(int problem);  // `problem` is an errno
 UniqueFd open_bare_directory(const std::string& path);
 // Logs how many entries of the directory the mount hides.
 void warn_of_hidden(UniqueFd directory, const std::string& mountpoint);
-// Returns the absolute path of the volume. Makes the directory (0700) if only its last part is missing.
-Result<std::string> prepare_volume(const std::string& path);
+// Returns the absolute path of the volume. Makes the directory (0700) if only its last part is missing and it
+// `may_create` it.
+Result<std::string> prepare_volume(const std::string& path, bool may_create);
 // Whether the volume lies on a stacked file system: overlayfs, as in a container, FUSE or eCryptfs.
 bool is_stacked(const std::string& volume);
 // The mount at a path; if there are several, the topmost.

@@ -157,7 +157,7 @@ Status prepare_paths(Driver& driver, const MountRequest& request) {
   KVC_ASSIGN(PreparedMountpoint mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
   driver.mountpoint = std::move(mountpoint.path);
   driver.dead_device = std::move(mountpoint.dead_device);
-  KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
+  KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume, driver.options.store.create));
   driver.volume_is_stacked = is_stacked(driver.volume_path);
   KVC_TRY(check_apart(driver.volume_path, driver.mountpoint));
   // The mount would hide such a file, or the file would keep the next mount from using this directory.

@@ -141,14 +141,42 @@ std::string status_json(Driver& driver) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// One metric per number in the status: kvcachefs_<group>_<field>.
+namespace {
+
+// The value of a label, as Prometheus' text format writes it.
+std::string label_text(const Json& value) {
+  std::string escaped;
+  for (const char c : value.get<std::string>()) {
+    if (c == '\\' || c == '"') escaped += '\\';
+    c == '\n' ? escaped += "\\n" : escaped += c;
+  }
+  return '"' + escaped + '"';
+}
+
+void add_metric(std::string& text, std::string_view name, std::string_view labels, const Json& value) {
+  if (value.is_boolean()) text += fmt::format("kvcachefs_{}{} {}\n", name, labels, value.get<bool>() ? 1 : 0);
+  else if (value.is_number()) text += fmt::format("kvcachefs_{}{} {}\n", name, labels, value.dump());
+}
+
+void add_metrics(std::string& text, std::string_view group, std::string_view labels, const Json& fields) {
+  for (const auto& [field, value] : fields.items()) add_metric(text, fmt::format("{}_{}", group, field), labels, value);
+}
+
+}  // namespace
+
+// A metric for each number and each truth value in the status, and for each state that an alert may ask for.
 std::string metrics_text(Driver& driver) {
   const Json json = Json::parse(status_json(driver));
-  std::string text;
-  for (const auto& [group, fields] : json.items()) {
-    if (!fields.is_object()) continue;
-    for (const auto& [field, value] : fields.items())
-      if (value.is_number()) text += fmt::format("kvcachefs_{}_{} {}\n", group, field, value.dump());
+  std::string text = fmt::format("kvcachefs_info{{version={},node={},mountpoint={},volume={}}} 1\n", label_text(json["version"]), label_text(json["node"]),
+                                 label_text(json["mountpoint"]), label_text(json["volume"]["root"]));
+  add_metric(text, "volume_degraded", "", json["volume"]["state"] != "ok");
+  add_metric(text, "peers_unknown", "", json["peers_problem"] != "");
+  add_metric(text, "caretaker_failed", "", json["caretaker"]["problem"] != "");
+  for (const auto& [name, value] : json.items()) value.is_object() ? add_metrics(text, name, "", value) : add_metric(text, name, "", value);
+  for (const Json& peer : json["peers"]) {
+    const std::string labels = fmt::format("{{peer={}}}", label_text(peer["node"]));
+    add_metric(text, "peer_live", labels, peer["state"] == "live");
+    add_metrics(text, "peer", labels, peer);
   }
   return text;
 }

@@ -92,7 +92,7 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
-  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, other_nodes_.may_join()));
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, other_nodes_.may_join(), options_.current().create));
   shared_ = other_nodes_.are_possible();
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {

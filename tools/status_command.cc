@@ -82,9 +82,12 @@ class CacheSummary {
     constexpr double kFew = 0.01;
     const Json& evicted = at("evictions", "bytes");
     if (!evicted.is_number()) return {};
+    if (const Json& refused = at("errors", "no_space"); refused.is_number() && refused > 0)
+      return fmt::format("no: {} calls found no space since the mount", refused.get<uint64_t>());
+    if (const Json& evict = at("options", "evict"); evict == "off") return "not known: with evict=off nothing makes room";
     if (evicted == 0) return "yes: nothing was evicted since the mount";
     if (const Json& broken = at("evictions", "leases_broken"); broken.is_number() && broken > 0)
-      return fmt::format("no: {} chunks went although they had been probed or opened within lease_ms", broken.get<uint64_t>());
+      return fmt::format("no: since the mount {} chunks went although they had been probed or opened within lease_ms", broken.get<uint64_t>());
     const Json& hits = at("probes", "hit_1d_ratio");
     const Json& share = at("probes", "miss_evicted_1d_ratio");
     if (!hits.is_number()) return "not known: nothing was probed for in the last day";

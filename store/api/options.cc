@@ -90,17 +90,14 @@ Status set_verify(StoreOptions& options, std::string_view name, std::string_view
   return {};
 }
 
-Status set_prefetch(StoreOptions& options, std::string_view name, std::string_view value) {
+template <bool StoreOptions::* Switch>
+Status set_switch(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value != "on" && value != "off") return fail(Code::kInvalid, fmt::format("option {}={}: expected on or off", name, value));
-  options.prefetch = value == "on";
+  options.*Switch = value == "on";
   return {};
 }
-
-Status set_evict(StoreOptions& options, std::string_view name, std::string_view value) {
-  if (value != "on" && value != "off") return fail(Code::kInvalid, fmt::format("option {}={}: expected on or off", name, value));
-  options.evict = value == "on";
-  return {};
-}
+template <bool StoreOptions::* Switch>
+std::string get_switch(const StoreOptions& options) { return options.*Switch ? "on" : "off"; }
 
 Status set_statfs(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value != "exact" && value != "headroom")
@@ -152,7 +149,7 @@ constexpr OptionEntry kOptions[] = {
      "none (default): answered when in RAM; close: written and journaled; sync: also synced"},
     {"verify", false, set_verify, [](const StoreOptions& o) -> std::string { return o.verify == Verify::kAuto ? "auto" : "always"; },
      "auto (default): known-good solo bodies may be passed through; always: every byte is checked, no passthrough"},
-    {"prefetch", true, set_prefetch, [](const StoreOptions& o) -> std::string { return o.prefetch ? "on" : "off"; },
+    {"prefetch", true, set_switch<&StoreOptions::prefetch>, get_switch<&StoreOptions::prefetch>,
      "on (default) or off: read ahead along chains learned from earlier writes and reads"},
     {"prefetch_ahead", true, set_size<&StoreOptions::prefetch_ahead_bytes, kMiB, 64 * kGiB>, get_size<&StoreOptions::prefetch_ahead_bytes>,
      "most bytes that one reader is read ahead of; default 256M; 1M to 64G"},
@@ -161,21 +158,21 @@ constexpr OptionEntry kOptions[] = {
     {"memory_file_min", true, set_size<&StoreOptions::memory_file_min_bytes, 0, kGiB>, get_size<&StoreOptions::memory_file_min_bytes>,
      "bodies in RAM from this size on lie in files there, read by passthrough; default 4M; 0: none; to 1G"},
     {"inline_below", true, set_size<&StoreOptions::inline_below_bytes, 0, 64 * kKiB>, get_size<&StoreOptions::inline_below_bytes>,
-     "bodies smaller than this live in the index; default 0 (none); to 64K"},
+     "bodies smaller than this are stored in journal and index; default 0 (none); to 64K"},
     {"extent_size", false, set_size<&StoreOptions::extent_bytes, kMiB, 4 * kGiB>, get_size<&StoreOptions::extent_bytes>,
      "a pack extent is closed at this size; default 256M; 1M to 4G"},
     {"raw_above", true, set_size<&StoreOptions::raw_above_bytes, kMiB, kLargest>, get_size<&StoreOptions::raw_above_bytes>,
      "files sized beyond this are 1:1 with a backing file, not checksummed; default 1G"},
     {"flush_interval_ms", true, set_number<&StoreOptions::flush_interval_ms, 1, 60'000>, get_number<&StoreOptions::flush_interval_ms>,
      "finished bodies go to the volume at least this often; default 200; 1 to 60000"},
-    {"evict", true, set_evict, [](const StoreOptions& o) -> std::string { return o.evict ? "on" : "off"; },
+    {"evict", true, set_switch<&StoreOptions::evict>, get_switch<&StoreOptions::evict>,
      "on (default): where capacity is used up, the chunks that are expected to be used least make room; off: ENOSPC"},
     {"lease_ms", true, set_number<&StoreOptions::lease_ms, 0, 600'000>, get_number<&StoreOptions::lease_ms>,
-     "what was probed or opened within it is not evicted; default 5000; 0 to 600000"},
+     "what was probed, opened, written or listed within it is not evicted; default 5000; 0 to 600000"},
     {"peer_poll_ms", true, set_number<&StoreOptions::peer_poll_ms, 20, 10'000>, get_number<&StoreOptions::peer_poll_ms>,
      "how often the journals of other nodes are read; default 250; 20 to 10000"},
     {"adopt_after", true, set_number<&StoreOptions::adopt_after_s, 0, 31'536'000>, get_number<&StoreOptions::adopt_after_s>,
-     "seconds after which another node evicts of a node whose daemon is gone, and answers for it; default 600; 0: never; to 31536000"},
+     "seconds after which another node evicts and frees space for a node whose daemon is gone; default 600; 0: never; to 31536000"},
     {"policy", true, set_policy, [](const StoreOptions& o) { return o.policy; },
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },
@@ -186,6 +183,8 @@ constexpr OptionEntry kOptions[] = {
      "auto (default): on a network volume blocks, else packed; blocks: each batch by one direct write, padded to 4K"},
     {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },
      "directory of the index, on a local file system; default in the volume, or /var/lib/kvcachefs/... for a network volume"},
+    {"create", false, set_switch<&StoreOptions::create>, get_switch<&StoreOptions::create>,
+     "on (default): a missing or empty VOLUME is made a volume; off: the mount is refused there"},
     {"node", false, set_node, [](const StoreOptions& o) { return o.node; }, "name of this node's part of the volume; default the host name"},
 };
 

@@ -63,6 +63,7 @@ struct StoreOptions {
   uint64_t scrub_bytes_per_s = 16 * kMiB;  // rate of verifying bodies while clients send no requests; 0: no scrubbing
   JournalOption journal = JournalOption::kAuto;
   bool read_only = false;
+  bool create = true;                    // make a volume where there is none; false: refuse, for the volume's file system may not be mounted
   ReadTimes read_times = ReadTimes::kRelative;
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume
   std::string node;                      // empty: this machine's host name

@@ -141,6 +141,16 @@ Status check_may_be_volume(Volume& volume) {
   return {};
 }
 
+Status check_is_volume(Volume& volume) {
+  KVC_TRY(check_may_be_volume(volume));
+  KVC_ASSIGN(const auto entries, volume.list(""));
+  const auto is_of_volume = [](const DirectoryEntry& entry) { return entry.name == kVolumeFileName || entry.name == "nodes"; };
+  if (std::ranges::any_of(entries, is_of_volume)) return {};
+  return fail(Code::kNotFound,
+              fmt::format("{} (on {}) holds no volume, and create=off: if the volume's file system is not mounted there, mount it; to make a new volume, mount once without create=off",
+                          volume.root(), volume.features().filesystem));
+}
+
 Result<VolumeHeader> open_or_make_volume(Volume& volume, Stamp created) {
   const auto nodes = volume.list("nodes");
   const bool first = !nodes || nodes->empty();

@@ -15,6 +15,9 @@ namespace kvcachefs {
 // them.
 Status check_may_be_volume(Volume& volume);
 
+// kNotFound if the directory is empty: the file system of the volume may not be mounted there.
+Status check_is_volume(Volume& volume);
+
 // Returns the header of the volume; makes one, with `created`, if there is none. If several nodes make one at once, even on hosts
 // whose locks do not see each other, all get the same header. Finishes an interrupted first start, so it needs a writable
 // volume as long as there is no node yet.

@@ -36,7 +36,8 @@ Result<std::unique_ptr<VolumeLock>> NodeStart::lock_first_mount() {
   }
 }
 
-Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only, bool may_join) {
+Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only, bool may_join, bool may_create) {
+  if (!may_create) KVC_TRY(check_is_volume(*volume_));
   std::unique_ptr<VolumeLock> first;
   if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
     KVC_TRY(check_may_be_volume(*volume_));

@@ -26,10 +26,10 @@ class NodeStart {
 
   NodeStart(std::shared_ptr<Volume> volume, HybridClock& stamps) : volume_(std::move(volume)), stamps_(stamps) {}
 
-  // Returns the volume's id (makes a volume in an empty directory) and the node's name; no epoch yet. `node`: from the option; empty:
+  // Returns the volume's id (makes a volume in an empty directory, if that `may_create`) and the node's name; no epoch yet. `node`: from the option; empty:
   // the machine's name. If the directory holds something else, or the volume has another node and this one may not join it, returns an
   // error that says what to do.
-  Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join);
+  Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join, bool may_create);
   // The largest epoch of the node that was ever begun, as far as the volume tells; 0: none. Includes epochs of a removed node of that name, and epochs without a
   // directory that LOST or the ACKS of another node mention: peers that read such an epoch would otherwise continue in it.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;

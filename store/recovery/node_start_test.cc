@@ -25,7 +25,7 @@ class NodeStartTest : public ::testing::Test {
     ASSERT_TRUE(test::write_file_atomically(*sim, path, content));
   }
   FileIdentity settled(const std::string& name = "one") {
-    auto identity = node.settle(name, false, false);
+    auto identity = node.settle(name, false, false, true);
     EXPECT_TRUE(identity) << identity.error().message;
     return identity ? *identity : FileIdentity{};
   }
@@ -57,12 +57,24 @@ TEST_F(NodeStartTest, AnEmptyDirectoryBecomesAVolumeAndStaysTheSame) {
   EXPECT_EQ(first.volume_uuid, second.volume_uuid);
 }
 
+TEST_F(NodeStartTest, WhereNoneMayBeMadeAnEmptyDirectoryIsRefusedAndLeftAsItIs) {
+  const auto refused = node.settle("one", false, false, false);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNotFound);
+  EXPECT_NE(refused.error().message.find("create=off"), std::string::npos) << refused.error().message;
+  EXPECT_TRUE(sim->all_files().empty());
+  const FileIdentity made = settled();
+  const auto found = node.settle("one", false, false, false);
+  ASSERT_TRUE(found) << found.error().message;
+  EXPECT_EQ(found->volume_uuid, made.volume_uuid);
+}
+
 TEST_F(NodeStartTest, WithoutTheOptionTheNodeHasTheNameOfTheMachine) { EXPECT_FALSE(settled("").node.empty()); }
 
 TEST_F(NodeStartTest, ADirectoryOfAnotherKindIsRefusedAndLeftAsItIs) {
   make_file("photo.jpg");
   const auto files = sim->all_files();
-  auto identity = node.settle("one", false, false);
+  auto identity = node.settle("one", false, false, true);
   ASSERT_FALSE(identity);
   EXPECT_EQ(identity.error().code, Code::kExists);
   EXPECT_NE(identity.error().message.find("photo.jpg"), std::string::npos) << identity.error().message;
@@ -71,7 +83,7 @@ TEST_F(NodeStartTest, ADirectoryOfAnotherKindIsRefusedAndLeftAsItIs) {
 
 TEST_F(NodeStartTest, TheVolumeOfAnotherNodeIsTakenOverByItsNameOnly) {
   const FileIdentity first = settled("one");
-  auto other = node.settle("two", false, false);
+  auto other = node.settle("two", false, false, true);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().code, Code::kPermission);
   EXPECT_NE(other.error().message.find("-o node=one"), std::string::npos) << other.error().message;

@@ -32,7 +32,7 @@ class RecoveryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     NodeStart node(volume, stamps);
-    auto settled = node.settle("test", false, false);
+    auto settled = node.settle("test", false, false, true);
     ASSERT_TRUE(settled) << settled.error().message;
     identity = *settled;
   }

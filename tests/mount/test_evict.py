@@ -3,6 +3,7 @@
 import errno
 import mmap
 import os
+import re
 import subprocess
 import threading
 import time
@@ -306,6 +307,18 @@ def test_df_of_a_full_volume_can_leave_headroom_to_cleaners_that_watch_it(new_mo
     assert space.f_blocks * space.f_frsize == CAPACITY
     with pytest.raises(OSError):
         os.setxattr(mount.path, "user.kvcachefs.option.statfs", b"all")
+
+
+def test_a_mount_that_refused_a_call_is_not_called_large_enough(new_mount):
+    mount = new_mount({**OPTIONS, "evict": "off"})
+    put(mount.path, 0)
+    assert "large enough  not known: with evict=off" in run_command("status", mount.path).stdout
+    with pytest.raises(OSError) as refused:
+        for number in range(1, 2 * CAPACITY // CHUNK):
+            put(mount.path, number)
+    assert refused.value.errno == errno.ENOSPC
+    text = run_command("status", mount.path).stdout
+    assert re.search(r"large enough  no: \d+ calls found no space", text), text
 
 
 def test_everything_open_is_refused_soon(new_mount):

@@ -68,6 +68,23 @@ def test_an_empty_directory_is_initialised(new_mount):
     check(mount, "chunk")
 
 
+def test_without_create_no_volume_is_made(new_mount):
+    mount = new_mount({"create": "off"}, start=False)
+    for is_there in (False, True):
+        if is_there:
+            os.mkdir(mount.volume)
+        refused = daemonised(mount)
+        assert refused.returncode == 1 and mount.volume in refused.stderr and "create=off" in refused.stderr, refused.stderr
+        assert mount_entry(mount.path) is None
+    assert os.listdir(mount.volume) == []
+    os.rmdir(mount.volume)
+    with_volume = new_mount(volume=mount.volume)
+    put(with_volume, "chunk")
+    with_volume.stop()
+    mount.start()
+    check(mount, "chunk")
+
+
 def daemonised(mount):
     """Starts without -f; returns the completed command. The mount must be usable when it comes back."""
     kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)

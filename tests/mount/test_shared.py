@@ -656,6 +656,20 @@ def test_a_mount_sees_at_once_what_many_nodes_have_stored(new_mount):
     assert time.monotonic() - begun < len(names) / 2, "their parts are read one a second"
 
 
+def test_metrics_tell_of_each_peer(nodes):
+    for mount, other in (nodes, reversed(nodes)):
+        wait_until(lambda of=mount: [peer["state"] for peer in of.status()["peers"]] == ["live"], SOON, "the peer lives")
+        with open(os.path.join(mount.path, ".kvcachefs", "metrics"), encoding="utf-8") as file:
+            metrics = dict(line.rsplit(" ", 1) for line in file.read().splitlines())
+        peer = '{peer="%s"}' % other.options["node"]
+        assert metrics["kvcachefs_peer_live" + peer] == "1"
+        assert int(metrics["kvcachefs_peer_polls" + peer]) > 0
+        assert metrics["kvcachefs_volume_degraded"] == metrics["kvcachefs_peers_unknown"] == metrics["kvcachefs_caretaker_failed"] == "0"
+        assert metrics["kvcachefs_recovery_unclean_start"] in ("0", "1") and "kvcachefs_held_for_peers_bytes" in metrics
+        (info,) = (name for name in metrics if name.startswith("kvcachefs_info{"))
+        assert f'node="{mount.options["node"]}"' in info and f'mountpoint="{mount.path}"' in info
+
+
 def test_fsck_checks_all_nodes_that_are_not_in_use(nodes):
     a, b = nodes
     for mount in nodes:
