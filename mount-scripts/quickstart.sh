@@ -9,7 +9,7 @@ usage() {
 Usage: mount-scripts/quickstart.sh [DIRECTORY]
 
 Installs what the build needs, builds the release preset, mounts a volume, stores 64 chunks of 256 tokens as LMCache's
-GDS backend does, reads them back before and after a remount, and shows what is to be seen.
+GDS backend does, reads them back before and after a remount, and shows the stored files.
 DIRECTORY (default ${XDG_DATA_HOME:-~/.local/share}/kvcachefs/quickstart) gets `volume`, which stays, and the mountpoint `mnt`.
 It refuses to run where `volume` is one that quickstart did not make, or something else is mounted on `mnt`.
 KVCACHEFS_BUILD_DIR names another build directory than build/release.
@@ -84,7 +84,7 @@ check_directory() {
 check_directory "$@"
 
 heading "install what the build needs"
-env -u SUDO_USER "$repo/mount-scripts/install-deps.sh" # for who builds here
+env -u SUDO_USER "$repo/mount-scripts/install-deps.sh" # for the user who builds here
 
 heading "build"
 (cd "$repo" && cmake --preset release -B "$build" >/dev/null && cmake --build "$build" --target kvcachefs)

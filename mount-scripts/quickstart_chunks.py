@@ -71,7 +71,7 @@ def store_chunk(path, data):
     mapping[HEADER_BYTES:] = data
     mapping.close()
     os.rename(temporary, path)
-    # The sidecar comes last: who finds it may rely on the chunk.
+    # The sidecar comes last: a client that finds it may rely on the chunk.
     sidecar = path + ".metadata"
     temporary = f"{sidecar}.tmp{secrets.token_hex(4)}"
     write_whole(temporary, header())

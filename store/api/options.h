@@ -19,7 +19,7 @@ enum class Durability : uint8_t {
 enum class Verify : uint8_t { kAuto, kAlways };
 // When an open for reading sets the read time of the file.
 enum class ReadTimes : uint8_t {
-  kRelative,  // if the read time is not after the last change, or is a day old (relatime)
+  kRelative,  // if the read time is not after the last change, or is an hour old (relatime, but for the hour)
   kNever,     // noatime
   kAlways,    // strictatime
 };

@@ -1,6 +1,6 @@
 // Several writers of one temporary name: each gets a version of its own, and the Tree chooses which version a caller means. The kernel's
 // cache of names can lag behind. An open that may rest on it is answered kStale: the kernel then looks the name up and opens again, once
-// (fs/README.md, "the two exceptions").
+// (fs/README.md, "three exceptions to POSIX").
 #pragma once
 
 #include <functional>

@@ -269,7 +269,7 @@ def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
     works = [functools.partial(reader, order) for order in orders]
     works += [functools.partial(writer, number) for number in range(BUSY_WRITERS)]
     workers.run(works, (3 if kvc_env.QUICK else 6) * kvc_env.SCALE, sample)
-    assert all(versions) and workers.rounds > READERS + BUSY_WRITERS, f"{workers.rounds} rounds, versions {versions}: somebody never got his turn"
+    assert all(versions) and workers.rounds > READERS + BUSY_WRITERS, f"{workers.rounds} rounds, versions {versions}: a worker never got a turn"
     assert most["used"] <= memory, f"{most['used'] / MIB:.1f} MiB of bodies in RAM"
     if not kvc_env.has_sanitizer():
         bound = idle + memory + BESIDE_BODIES

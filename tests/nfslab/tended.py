@@ -59,7 +59,7 @@ def reboot(lab, node):
 
 
 def given_back(report, lab, what, a, b, since):
-    # NFS 3 gives back whole packs, and a turn waits for the rest in vain.
+    # NFS 3 gives back whole packs, and the rest does not come while a turn waits for it.
     chunks, waits_s = (CHUNKS // 3, 30) if lab.version == "3" else (CHUNKS // 2 - 4, 0)
     before = used_mib(b, a)
     remove_half(a, b)

@@ -75,7 +75,7 @@ def wait_until(condition, seconds, what):
         value = condition()
         if value:
             return value
-        assert time.monotonic() < deadline, f"waited {seconds * kvc_env.SCALE:g} s in vain until {what}"
+        assert time.monotonic() < deadline, f"timed out after {seconds * kvc_env.SCALE:g} s waiting until {what}"
         time.sleep(0.01)
 
 
