@@ -42,7 +42,7 @@ Status OtherNodes::follow() {
                           &rooms_.running_clock_, rooms_.stamps_, rooms_.touches_, *rooms_.lost_names_,
                           [this] { return rooms_.space_.backing_free_soon_bytes() > kMiB; }, *rooms_.evictor_,
                           [this] { rooms_.gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
-  rooms_.checkpointer_->follow_peers(*rooms_.peers_);
+  rooms_.checkpointer_->follow_peers(*rooms_.peers_, rooms_.running_clock_);
   rooms_.options_.subscribe([this](const StoreOptions& now) {
     rooms_.peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000);
     rooms_.peers_->want_room();  // tells the others of a changed capacity

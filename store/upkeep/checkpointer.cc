@@ -197,10 +197,10 @@ void Checkpointer::remove_kept_journals(bool room_is_wanted) {
   }
 }
 
-void Checkpointer::follow_peers(PeerFollower& peers) {
+void Checkpointer::follow_peers(PeerFollower& peers, const Clock& running) {
   peers_ = &peers;
   holds_.emplace(PeerHolds::Source{[&peers] { return peers.acknowledged(); }, [&peers] { return peers.read_acknowledged(); },
-                                    [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
+                                    [&peers](bool wanted) { peers.want_acknowledged(wanted); }, [&running] { return running.monotonic_ns(); }});
 }
 
 // Journals and checkpoints contain attributes and small bodies.

@@ -112,8 +112,8 @@ class Checkpointer {
   bool reclaim_was_cut_short() const { return reclaim_cut_short_; }  // the time limit ended it: the next call continues
   uint64_t journal_files() const { return found_.journal_files; }
   // Tells this class that the volume has other nodes: they are told of checkpoints, journals stay until peers have read them, and dead
-  // places stay while peers may read there. Call before the first index point.
-  void follow_peers(PeerFollower& peers);
+  // places stay while peers may read there. Call before the first index point. `running`: the clock by which peers are waited for.
+  void follow_peers(PeerFollower& peers, const Clock& running);
   bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
   // Dead bytes that were held for peers at the last reclaim. Any thread.
   uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }

@@ -247,12 +247,15 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
 // so long that their readers get errors instead.
 bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   constexpr int64_t kPatienceNs = 10'000'000'000;
+  constexpr int64_t kFollowedNs = 2'000'000'000;  // what was evicted a moment ago comes back within this time if all nodes follow
   const int64_t now_ns = running_ns();
   PeerHolds* holds = parts_.checkpointer.holds();
   const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
-  if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs && (held_bytes == 0 || !give_up_on_peers(held_bytes, kPatienceNs))) {
+  const int64_t waited_ns = now_ns - held_since_ns_.value_or(now_ns);
+  const bool goes_on = held_bytes > 0 && (waited_ns < kPatienceNs || give_up_on_peers(held_bytes, kPatienceNs) || waited_ns < kPatienceNs + kFollowedNs);
+  if (!goes_on && waited_ns >= kPatienceNs) {
     held_since_ns_.reset();
     if (others_make_room) parts_.shared->lose_patience();
     return false;
@@ -278,7 +281,7 @@ void Keeper::hold_for_others() {
 
 // Returns false if no other node keeps that space back any more.
 bool Keeper::give_up_on_peers(uint64_t held_bytes, int64_t waited_ns) {
-  const std::string given_up = parts_.checkpointer.holds()->lose_patience();
+  const std::string given_up = parts_.checkpointer.holds()->lose_patience(waited_ns);
   if (given_up.empty()) return false;
   log::warn("a full volume waited {} s for node {} to follow: up to {} are given back, and what it still reads there fails", waited_ns / 1'000'000'000,
             given_up, format_size(held_bytes));

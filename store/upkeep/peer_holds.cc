@@ -13,6 +13,7 @@ void PeerHolds::look(std::shared_ptr<const Peers::Acknowledged> known) {
     const auto now = std::ranges::find(known_->nodes, given_up.first, &Peers::Acknowledged::Node::node);
     return now == known_->nodes.end() || now->position != given_up.second;
   });
+  while (!marks_.empty() && known_->position >= marks_.front().position) marks_.pop_front();
 }
 
 bool PeerHolds::have_followed_to(JournalPosition position) const {
@@ -22,7 +23,7 @@ bool PeerHolds::have_followed_to(JournalPosition position) const {
 
 void PeerHolds::begin(std::span<const FreedPlace> dead) {
   read_bytes_ = 0;
-  held_since_.reset();
+  newest_held_.reset();
   JournalPosition newest;
   for (const FreedPlace& freed : dead) newest = std::max(newest, freed.given_up_at);
   auto known = source_.acknowledged();
@@ -37,17 +38,34 @@ bool PeerHolds::holds(const FreedPlace& freed) {
     return true;
   }
   if (have_followed_to(freed.given_up_at)) return false;
-  held_since_ = std::min(held_since_.value_or(freed.given_up_at), freed.given_up_at);
+  newest_held_ = std::max(newest_held_.value_or(freed.given_up_at), freed.given_up_at);
   return true;
 }
 
-std::string PeerHolds::lose_patience() {
-  std::optional<JournalPosition> since = held_since_;
-  if (earlier_held_since_) since = std::min(since.value_or(*earlier_held_since_), *earlier_held_since_);
+void PeerHolds::end(bool any_held) {
+  any_held_ = any_held;
+  if (newest_held_) mark(*newest_held_);
+  tell_wanted();
+}
+
+// Few marks are enough: a node is given up a little later than it could be.
+void PeerHolds::mark(JournalPosition newest) {
+  constexpr int64_t kApartNs = 250'000'000;
+  constexpr size_t kMost = 256;
+  const int64_t now_ns = source_.now_ns();
+  const bool is_new = marks_.empty() || (newest > marks_.back().position && now_ns - marks_.back().at_ns >= kApartNs);
+  if (is_new) marks_.push_back({newest, now_ns});
+  if (marks_.size() > kMost) marks_.erase(marks_.begin() + kMost / 2);
+}
+
+std::string PeerHolds::lose_patience(int64_t patience_ns) {
   std::string names;
-  if (!since) return names;
+  if (!known_) return names;
+  const int64_t now_ns = source_.now_ns();
   for (const auto& node : known_->nodes) {
-    if (!is_waited_for(node) || node.position >= *since) continue;
+    if (!is_waited_for(node)) continue;
+    const auto since = std::ranges::find_if(marks_, [&](const Mark& mark) { return node.position < mark.position; });
+    if (since == marks_.end() || now_ns - since->at_ns < patience_ns) continue;
     given_up_.emplace(node.node, node.position);
     names += (names.empty() ? "" : ", ") + node.node;
   }
@@ -59,9 +77,8 @@ PeerHolds::Earlier PeerHolds::earlier_epochs(uint32_t own, const std::function<b
   if (!known) known = source_.read();
   look(std::move(known));
   Earlier earlier = Earlier::kUnread;
-  earlier_held_since_.reset();
   if (const JournalPosition begin{own, 0, 0}; !have_followed_to(begin)) {
-    earlier_held_since_ = begin;
+    mark(begin);
   } else {
     if (!earlier_open_) {
       earlier_open_.emplace();

@@ -42,6 +42,13 @@ class PeerHoldsTest : public ::testing::Test {
     return held;
   }
 
+  static constexpr int64_t kPatienceNs = 10'000'000'000;
+  std::string lose_patience() {
+    now_ns_ += kPatienceNs;
+    return holds_.lose_patience(kPatienceNs);
+  }
+
+  int64_t now_ns_ = 1;
   bool wanted_ = false;
   std::shared_ptr<const Peers::Acknowledged> told_, known_;  // told_: on the volume
   int reads_ = 0;
@@ -50,7 +57,7 @@ class PeerHoldsTest : public ::testing::Test {
                      ++reads_;
                      return known_ = told_;
                    },
-                   [this](bool wanted) { wanted_ = wanted; }}};
+                   [this](bool wanted) { wanted_ = wanted; }, [this] { return now_ns_; }}};
 };
 
 TEST_F(PeerHoldsTest, UntilAllHaveReadThatItWasGivenUp) {
@@ -98,7 +105,7 @@ TEST_F(PeerHoldsTest, WhatWasOpenWhenTheyHadReadItIsHeldUntilItIsClosed) {
   tell_epoch(2, {gone, died, own});
   EXPECT_EQ(holds_.earlier_epochs(2, died_here), kOpen);
   EXPECT_TRUE(wanted_);
-  EXPECT_EQ(holds_.lose_patience(), "") << "it has read of all";
+  EXPECT_EQ(lose_patience(), "") << "it has read of all";
   EXPECT_EQ(holds_.earlier_epochs(2, died_here), kOpen) << "it says that it reads it";
   tell_epoch(2, {died, later, own});
   EXPECT_EQ(holds_.earlier_epochs(2, died_here), kFree) << "what was removed since is no matter of the life before";
@@ -109,7 +116,7 @@ TEST_F(PeerHoldsTest, WhoDoesNotReadOnHoldsNothingOfEarlierEpochsForEver) {
   const auto nothing = [](ObjectId) { return false; };
   tell(99);
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
-  EXPECT_EQ(holds_.lose_patience(), "other");
+  EXPECT_EQ(lose_patience(), "other");
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
@@ -123,11 +130,11 @@ TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {
 TEST_F(PeerHoldsTest, WhoDoesNotFollowIsNotWaitedForAgainBeforeItDoes) {
   tell(50, {ObjectId{7}});
   EXPECT_TRUE(holds(place(1, 100)));
-  EXPECT_EQ(holds_.lose_patience(), "other");
+  EXPECT_EQ(lose_patience(), "other");
   EXPECT_FALSE(holds(place(1, 100)));
   EXPECT_TRUE(holds(place(7, 40))) << "it says that it reads this";
   EXPECT_FALSE(holds(place(1, 100)));
-  EXPECT_EQ(holds_.lose_patience(), "") << "that was tried";
+  EXPECT_EQ(lose_patience(), "") << "that was tried";
   EXPECT_TRUE(wanted_) << "or it would not be known that it follows again";
   tell(60);
   EXPECT_TRUE(holds(place(1, 100))) << "it follows again";
@@ -136,7 +143,7 @@ TEST_F(PeerHoldsTest, WhoDoesNotFollowIsNotWaitedForAgainBeforeItDoes) {
 TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForBesideOneThatDoesNot) {
   tell_of_two(50, 99);
   EXPECT_TRUE(holds(place(1, 60)));
-  EXPECT_EQ(holds_.lose_patience(), "slow");
+  EXPECT_EQ(lose_patience(), "slow");
   EXPECT_FALSE(holds(place(1, 60)));
   EXPECT_TRUE(holds(place(2, 120))) << "one that follows will have read of it in a moment";
   EXPECT_TRUE(wanted_);
@@ -147,8 +154,38 @@ TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForBesideOneThatDoesNot) {
   EXPECT_TRUE(holds(place(2, 120))) << "it follows again";
   tell_of_two(130, 135);
   EXPECT_TRUE(holds(place(3, 140)));
-  EXPECT_EQ(holds_.lose_patience(), "fast, slow");
+  EXPECT_EQ(lose_patience(), "fast, slow");
   EXPECT_FALSE(holds(place(3, 140)));
+}
+
+TEST_F(PeerHoldsTest, ANodeThatFollowsIsWaitedForHoweverLongOthersKeepSpaceBack) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  uint64_t written = 100;
+  tell_of_two(50, written);
+  for (int second = 0; second < 30; ++second) {  // what dies is held until the next second
+    EXPECT_TRUE(holds(place(1, ++written)));
+    if (second < 10) {
+      EXPECT_EQ(holds_.lose_patience(kPatienceNs), "") << second;
+    }
+    now_ns_ += kSecondNs;
+    tell_of_two(50, written);
+  }
+  EXPECT_EQ(holds_.lose_patience(kPatienceNs), "slow");
+  EXPECT_TRUE(holds(place(1, ++written)));
+  EXPECT_EQ(holds_.lose_patience(kPatienceNs), "");
+  EXPECT_EQ(lose_patience(), "fast") << "which does not follow any more";
+}
+
+TEST_F(PeerHoldsTest, MarksOfALongWaitAreFew) {
+  uint64_t written = 100;
+  tell_of_two(50, 50);
+  for (int i = 0; i < 10'000; ++i) {
+    EXPECT_TRUE(holds(place(1, ++written)));
+    now_ns_ += kPatienceNs / 10;
+  }
+  tell_of_two(50, written - 5);
+  EXPECT_TRUE(holds(place(1, ++written)));
+  EXPECT_EQ(holds_.lose_patience(kPatienceNs), "slow") << "the other has read what is older than five seconds";
 }
 
 TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForAfterAnEarlierLife) {
@@ -157,7 +194,7 @@ TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForAfterAnEarlierLife) {
   tell_of_two(50, 99);
   EXPECT_EQ(holds_.earlier_epochs(1, nothing), kFree);
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
-  EXPECT_EQ(holds_.lose_patience(), "fast, slow");
+  EXPECT_EQ(lose_patience(), "fast, slow");
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
