@@ -97,7 +97,7 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
-  void set_dead_that_stays(uint64_t bytes);  // so many of the dead bytes do not come back by themselves
+  void set_dead_that_stays(uint64_t bytes);  // so many of the dead and orphaned bytes do not come back by themselves
   // Leftovers of earlier lives that no record names, until they are swept: they are on the volume, and come back by themselves.
   void set_orphaned(uint64_t bytes);
   void set_kept(uint64_t bytes);  // no record names them, and they stay

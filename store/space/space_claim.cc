@@ -83,7 +83,7 @@ uint64_t Space::used_bytes() const {
 
 uint64_t Space::used_soon_bytes() const {
   std::lock_guard lock(mutex_);
-  return used() - coming() + std::min(stays_bytes_, dead_bytes_);
+  return used() - coming() + std::min(stays_bytes_, dead_bytes_ + orphaned_bytes_);
 }
 
 void Space::set_dead_that_stays(uint64_t bytes) {

@@ -118,6 +118,14 @@ TEST_F(SpaceClaimTest, NothingIsReservedBehindTheEndOfTheClaim) {
   space_.release(2 * kMiB);
 }
 
+TEST_F(SpaceClaimTest, WhatEarlierLivesLeftAndStaysIsWishedFor) {
+  space_.set_live(4 * kMiB);
+  space_.set_orphaned(3 * kMiB);
+  EXPECT_EQ(space_.used_soon_bytes(), 4 * kMiB) << "it comes back by itself";
+  space_.set_dead_that_stays(2 * kMiB);
+  EXPECT_EQ(space_.used_soon_bytes(), 6 * kMiB);
+}
+
 TEST_F(SpaceClaimTest, AClaimIsNotLoweredBelowWhatIsUsed) {
   space_.set_live(4 * kMiB);
   space_.set_dead(2 * kMiB);

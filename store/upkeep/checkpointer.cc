@@ -249,11 +249,14 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
 PeerHolds::Earlier Checkpointer::earlier_lives() {
   PeerHolds::Earlier earlier = PeerHolds::Earlier::kFree;
   if (holds_ && parts_.sweep.is_left()) {
-    // That the object has a record proves nothing: peers may have its previous body open, which an earlier run replaced.
+    // That the object has a record proves nothing, unless it never had another body: peers may have its previous one open, which an earlier run
+    // replaced, or moved where the volume cannot punch holes.
     earlier = holds_->earlier_epochs(parts_.identity.epoch, [this](ObjectId id) {
       bool died_here = false;
       parts_.dead.for_each([&](const FreedPlace& freed) { died_here |= freed.object == id; });
-      return died_here;
+      if (died_here || !parts_.volume->features().punch_hole) return died_here;
+      const auto record = parts_.index.find_object(id);
+      return record && *record && (*record)->body.version == 1;
     });
   }
   held_of_earlier_lives_bytes_ = earlier == PeerHolds::Earlier::kFree ? 0 : parts_.orphans.bytes();

@@ -72,7 +72,7 @@ std::string PeerHolds::lose_patience(int64_t patience_ns) {
   return names;
 }
 
-PeerHolds::Earlier PeerHolds::earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& died_here) {
+PeerHolds::Earlier PeerHolds::earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known) {
   auto known = source_.acknowledged();
   if (!known) known = source_.read();
   look(std::move(known));
@@ -82,7 +82,7 @@ PeerHolds::Earlier PeerHolds::earlier_epochs(uint32_t own, const std::function<b
   } else {
     if (!earlier_open_) {
       earlier_open_.emplace();
-      std::ranges::copy_if(known_->pinned, std::back_inserter(*earlier_open_), [&](ObjectId id) { return id.epoch() < own && !died_here(id); });
+      std::ranges::copy_if(known_->pinned, std::back_inserter(*earlier_open_), [&](ObjectId id) { return id.epoch() < own && !is_known(id); });
     }
     std::erase_if(*earlier_open_, [this](ObjectId id) { return !std::ranges::binary_search(known_->pinned, id); });
     earlier = earlier_open_->empty() ? Earlier::kFree : Earlier::kOpen;

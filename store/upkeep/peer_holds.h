@@ -38,9 +38,10 @@ class PeerHolds {
   void end(bool any_held);
   // Tells why leftovers of epochs before `own`, which no record names any more, are held; which objects they belonged to is unknown.
   // kUnread: not all other nodes have read up to this epoch. kOpen: they have, but clients there still have an object open that they had
-  // open at that moment and that is not a body that died in this run (`died_here`). Blocks on the volume the first time.
+  // open at that moment and that may have lost a body in an earlier life. `is_known`: it has not; its only body lives, or died in this run. Blocks on the
+  // volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
-  Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& died_here);
+  Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
   // Call after a call has waited long for room. Gives up the nodes that places have been held for during `patience_ns`: until they follow again, only
   // objects that they reported as being read are held for them. A node that has read everything that is so old follows, and is waited for as before.
   // Returns the names of the nodes given up; empty: none.
