@@ -41,6 +41,7 @@ Status OtherNodes::follow() {
                           [this](uint64_t growth_bytes) { return rooms_.shared_capacity_->index_room(growth_bytes); }, &*rooms_.shared_capacity_,
                           &rooms_.running_clock_, rooms_.stamps_, rooms_.touches_, *rooms_.lost_names_,
                           [this] { return rooms_.space_.backing_free_soon_bytes() > kMiB; }, *rooms_.evictor_,
+                          [this](ObjectId id) { rooms_.scrubber_->suspect(id); },
                           [this] { rooms_.gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   rooms_.checkpointer_->follow_peers(*rooms_.peers_, rooms_.running_clock_);
   rooms_.options_.subscribe([this](const StoreOptions& now) {

@@ -186,7 +186,7 @@ Status StoreImpl::start(std::string_view holder) {
   });
   tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_, &peer_leases_});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
-  quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
+  quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_, [this](ObjectId id) { if (shared_ && !read_only_) touches_.damaged(id); }});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
   dirty_.set_seal_ended([this] { urgent_->requeue_deferred(); });
   committer_.emplace(Committer::Parts{

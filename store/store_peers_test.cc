@@ -574,6 +574,38 @@ TEST_F(StorePeers, WhatItsNodePutInQuarantineIsAbsentOnAllAndCanBeStoredAnew) {
   expect_absent();
 }
 
+// Otherwise it stayed present on its node, and for nodes that come, until a client of that node read it.
+TEST(StorePeersDamage, WhatAnotherNodeFoundDamagedItsNodeReadsItself) {
+  ManualClock clock(1'800'000'000'000'000'000);
+  TestStore a({}, clock);
+  TestStore b(testing::node_options("other"), a);
+  const auto pass = [&](int seconds) {
+    for (int i = 0; i < seconds; ++i) {
+      clock.advance_ns(1'000'000'000);
+      testing::publish(a, &b);
+    }
+  };
+  const std::string damaged = TestStore::payload(1, 50'000);
+  ASSERT_TRUE(a.write_file("x", damaged));
+  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 50'000)));
+  pass(3);
+  a.settle();
+  a->drop_caches();
+  a.flip_in_extents(damaged.substr(1000, 64));
+  EXPECT_EQ(b.try_read_file("x"), Code::kCorrupt);
+  EXPECT_FALSE(b.exists("x"));
+  EXPECT_TRUE(a.exists("x"));
+  pass(5);
+  EXPECT_FALSE(a.exists("x"));
+  EXPECT_EQ(a->status().objects_quarantined, 1u);
+  EXPECT_EQ(a->status().scrub_damaged, 1u);
+  EXPECT_EQ(a.read_file("y"), TestStore::payload(2, 50'000));
+  EXPECT_EQ(b.read_file("y"), TestStore::payload(2, 50'000));
+  pass(1);
+  EXPECT_FALSE(b.exists("x"));
+  EXPECT_EQ(b->status().scrub_damaged, 0u);
+}
+
 // Nothing is left of the node but what the other has read.
 TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(a.write_file(fmt::format("old-{}", i), TestStore::payload(i, 10'000)));

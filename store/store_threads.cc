@@ -108,6 +108,7 @@ bool StoreThreads::pump() {
   if (!stopping_) {
     any |= rooms_.read_ahead_->step();
     any |= rooms_.file_mover_->step();
+    any |= rooms_.scrubber_->look_at_suspected();
   }
   return any;
 }

@@ -92,6 +92,10 @@ struct MoveRecord {  // the body of this version lies elsewhere now (compaction)
 struct TouchRecord {  // recency of reads
   std::vector<std::pair<ObjectId, int64_t>> atimes_ns;
 };
+// These objects of another node were read, and their bytes were wrong. Nothing is told from it: their node reads them itself.
+struct DamagedRecord {
+  std::vector<ObjectId> ids;
+};
 struct SuccessorsRecord {  // replaces the row of `id`
   ObjectId id;
   ObjectId predecessor;
@@ -105,7 +109,7 @@ struct SyncedRecord {};
 struct StatementRecord {
   std::string node;      // the owner; never empty
   JournalPosition said;  // in this node's journals, behind the batch with the statement; {0, 0, 0} inside that batch
-  std::variant<UnnameRecord, AttributesRecord, TouchRecord> what;
+  std::variant<UnnameRecord, AttributesRecord, TouchRecord, DamagedRecord> what;
 };
 // This node has answered all statements of `node` about its objects before `position` of that node's journals.
 struct SeenRecord {
@@ -126,8 +130,10 @@ struct NextRecord {
 using Record = std::variant<PutRecord, AttributesRecord, NameRecord, UnnameRecord, MoveRecord, TouchRecord,
                             SuccessorsRecord, SyncedRecord, StatementRecord, SeenRecord, EndsRecord, NextRecord>;
 
-// Whether the owner answers the statement, which may hide names until then. Neither is true of a touch, which only tells of a read.
-inline bool is_answered(const StatementRecord& said) { return !std::holds_alternative<TouchRecord>(said.what); }
+// Whether the owner answers the statement, which may hide names until then. Neither is true of those that only tell of a read.
+inline bool is_answered(const StatementRecord& said) {
+  return !std::holds_alternative<TouchRecord>(said.what) && !std::holds_alternative<DamagedRecord>(said.what);
+}
 inline bool is_answered_statement(const Record& record) {
   const auto* const said = std::get_if<StatementRecord>(&record);
   return said != nullptr && is_answered(*said);

@@ -33,8 +33,8 @@ namespace {
 
 constexpr size_t kDifferencesShown = 20;
 constexpr const char* kKept = "kept, because a record that was lost may have named it: --repair --remove-orphans removes it";
-constexpr const char* kNeedsIndex = "; what was lost may be in an index elsewhere: --index DIR names that of the mount (its option index=). If there is none, mount the node, which writes a "
-                                    "checkpoint of all that is left, or --repair --without-index does";
+constexpr const char* kNeedsIndex = "; what was lost may be in an index elsewhere: --index DIR names that of the mount (its option index=). If there is none, mount the node, which goes on "
+                                    "with all that is left, or give --repair --without-index";
 constexpr size_t kRandomCharacters = 6;  // of mkdtemp
 
 // A directory for scratch indexes, removed at the end. It lies beside the index (LMDB needs a local file system, and there is room) or,
@@ -120,10 +120,9 @@ class NodeCheck {
       KVC_TRY(check_names());
       KVC_TRY(check_bodies());
       KVC_TRY(check_extent_files());
-      const bool repairs = options_.repair && !needs_index();
-      const Status repaired = repairs ? repair() : Status();
+      const Status repaired = repairs() ? repair() : Status();
       if (!repaired) could_not_repair(repaired.error());
-      repaired_ = repairs && repaired;
+      repaired_ = repairs() && repaired;
       if (repaired) KVC_TRY(tell_dead_ranges());  // after a wrong index was removed: it may name ranges that are punched
       KVC_TRY(tell_bad_bodies());
     }
@@ -168,19 +167,21 @@ class NodeCheck {
   }
 
   Status check_index() {
-    KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
+    KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, recovered_, scratch_->at("existing"), bodies_));
     daemon_died_ = !existing.closed_cleanly;
     leftovers_ = std::move(existing.leftovers);
     if (existing.is_past_journals) index_past_ = existing.position;
     node_.identity.epoch = std::max(node_.identity.epoch, existing.position.epoch);  // the directory of that epoch may be gone
     history_damaged_ |= existing.is_past_journals;
     report_.index_has_more = existing.is_past_journals;
+    index_stale_ = !existing.stale.empty() && !node_.index_is_named;
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;
-      const bool aside = options_.repair && sets_index_aside();
-      found(fmt::format("index {}: {}{}", node_.index_directory, existing.wrong, aside ? fmt::format("; set aside as {}.damaged", node_.index_directory) : ""),
-            options_.repair);
+      const bool aside = repairs() && sets_index_aside();
+      found(fmt::format("index {}: {}{}", node_.index_directory, existing.wrong, aside ? fmt::format("; set aside as {}.damaged", node_.index_directory) : ""), repairs());
+    } else if (index_stale_) {
+      report_.notes.push_back(fmt::format("index {}: {}: that of the mount lies elsewhere, or was removed", node_.index_directory, existing.stale));
     }
     index_absent_ = !existing.index && !index_wrong_;
     if (index_absent_) report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
@@ -194,11 +195,9 @@ class NodeCheck {
     report_.index_differences = differences.size();
     index_wrong_ = !differences.empty();
     for (size_t at = 0; at < std::min(differences.size(), kDifferencesShown); ++at)
-      found(fmt::format("index {}: {}", node_.index_directory, differences[at]), options_.repair);
+      found(fmt::format("index {}: {}", node_.index_directory, differences[at]), repairs());
     if (differences.size() > kDifferencesShown)
-      found(
-          fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown),
-          options_.repair);
+      found(fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown), repairs());
     return {};
   }
 
@@ -434,7 +433,8 @@ class NodeCheck {
   }
 
   // Records are lost, and the index of the mount, which may have them, was not found: it may lie elsewhere. The repair changes nothing that rests on the journals.
-  bool needs_index() const { return history_damaged_ && index_absent_ && !options_.without_index; }
+  bool needs_index() const { return history_damaged_ && (index_absent_ || (index_stale_ && !index_has_all_)) && !options_.without_index; }
+  bool repairs() const { return options_.repair && !needs_index(); }
   // Whether the repair puts a checkpoint of what a mount would serve in the place of the journals. If records are lost, other nodes may have read them: only a
   // mount takes them back from those, so it is left to that.
   bool replaces_journals() const { return options_.repair && (index_has_all_ || (history_damaged_ && !node_.has_others && !needs_index())); }
@@ -476,7 +476,7 @@ class NodeCheck {
   bool index_differs_ = false;     // ... or not everything, but the check goes by it, and it is not as the journals tell
   std::optional<JournalPosition> index_past_;  // position up to which the index has read, if the journals end before that
   bool repaired_ = false;
-  bool index_wrong_ = false, index_absent_ = false;
+  bool index_wrong_ = false, index_absent_ = false, index_stale_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;
   uint32_t lost_epoch_ = 0, kept_epoch_ = 0;  // records up to lost_epoch_ were lost once; extents up to kept_epoch_ stay if nothing names them

@@ -97,6 +97,7 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request, bool goes_w
   if (!epochs.empty()) node.identity.epoch = epochs.back();
   node.index_directory = request.index_directory.empty() ? default_index_directory(node)
                                                          : std::filesystem::absolute(request.index_directory).string();
+  node.index_is_named = !request.index_directory.empty();
   while (node.index_directory.size() > 1 && node.index_directory.ends_with('/')) node.index_directory.pop_back();
   if (node.index_directory.starts_with(root + "/nodes/")) KVC_TRY(check_plain(*node.volume, node.index_directory.substr(root.size() + 1)));
   return node;

@@ -20,6 +20,7 @@ struct OfflineNode {
   FileIdentity identity;        // with the newest epoch; 0 if there is none
   bool has_others = false;      // the volume has parts of other nodes
   std::string index_directory;  // absolute
+  bool index_is_named = false;  // the caller has named it, as that of the mount
   std::unique_ptr<VolumeLock> lock;
   std::string lacks_volume_file;  // why VOLUME is to be made anew; empty: it is good
 };

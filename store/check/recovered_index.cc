@@ -33,6 +33,12 @@ bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::
   return true;
 }
 
+// A repair of bad bodies journals nothing else. (One that writes a checkpoint removes the index.)
+bool is_of_repair(const Record& record) {
+  const auto* const put = std::get_if<PutRecord>(&record);
+  return std::holds_alternative<SyncedRecord>(record) || (put != nullptr && put->object.body.quarantined);
+}
+
 Status replay_into(const OfflineNode& node, const NodeHistory& history, JournalPosition from, BodyChecker& bodies, ReplayFilter& filter, RecoveredIndex& into) {
   const auto apply = [&](const Batch& believed, JournalPosition after) -> Status {
     KVC_TRY(into.index->apply(believed, after));
@@ -42,6 +48,7 @@ Status replay_into(const OfflineNode& node, const NodeHistory& history, JournalP
                                     [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                                       into.unclean |= !synced;
                                       into.reached[after.epoch] = after;
+                                      into.is_repair.try_emplace(after.epoch, true).first->second &= std::ranges::all_of(batch.records, is_of_repair);
                                       const bool verify = !synced && history.other_boot.contains(after.epoch);
                                       const auto not_whole = [&](const PutRecord& put) {
                                         return verify && was_lost(put.object, bodies, into.dropped);
@@ -186,9 +193,20 @@ Result<std::string> why_not_to_believe(const OfflineNode& node, const NodeHistor
     if (const auto info = node.volume->info(path); !info) return fmt::format("what it names is not there: {}", info.error().message);
   return std::string();
 }
+
+// A mount takes the mark of a clean close away from its index. So behind an index that has it nothing of a later mount that used it can come.
+std::string why_stale(const ExistingIndex& existing, const NodeHistory& history, const RecoveredIndex& recovered) {
+  if (!existing.closed_cleanly) return {};
+  for (const JournalFileInfo& file : history.journals) {
+    if (file.epoch <= existing.position.epoch || (file.header_bytes != 0 && file.size_bytes <= file.header_bytes)) continue;
+    if (const auto known = recovered.is_repair.find(file.epoch); known == recovered.is_repair.end() || !known->second)
+      return fmt::format("it was closed in epoch {}, and epoch {} did without it", existing.position.epoch, file.epoch);
+  }
+  return {};
+}
 }  // namespace
 
-Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
+Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history, const RecoveredIndex& recovered,
                                               const std::string& directory, BodyChecker& bodies) {
   ExistingIndex existing;
   std::error_code error;
@@ -205,16 +223,18 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   KVC_ASSIGN(copy.index, Index::open(directory, identity_of(node), &found, &existing.wrong));
   const std::string of_the_copy = fmt::format("index {}: ", directory);
   if (existing.wrong.starts_with(of_the_copy)) existing.wrong.erase(0, of_the_copy.size());
+  if (existing.wrong.contains(kIndexOfAnother)) existing.stale = existing.wrong;
   if (!existing.wrong.empty()) return existing;
   existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
   if (found == Index::Found::kFresh) return existing;
   existing.position = copy.index->position();
+  existing.stale = why_stale(existing, history, recovered);
   auto leftovers = copy.index->leftovers();
   JournalPosition from = existing.position;
   if (!journals_go_on_from(from, history.checkpoint, history.journals)) {
     KVC_ASSIGN(existing.is_past_journals, journals_were_lost(*node.volume, node.identity, from, history.checkpoint, history.journals));
     if (!existing.is_past_journals) {
-      existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
+      existing.stale = existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
       return existing;
     }
     KVC_ASSIGN(const std::string why, why_not_to_believe(node, history, *copy.index));

@@ -31,6 +31,7 @@ struct RecoveredIndex {
   ReplayStatistics statistics;
   bool unclean = false;              // there are batches that no synced record covers
   std::map<uint32_t, JournalPosition> reached;  // the last position of each epoch
+  std::map<uint32_t, bool> is_repair;           // by epoch: whether all that it has is what a repair journals, which leaves the index alone
   std::vector<std::string> impossible;  // records that no daemon writes, left out as a mount does
   std::vector<std::string> put_right;   // directories that were no tree at the end of an epoch
   std::vector<std::string> dropped;     // bodies that a mount would find absent after the host went down
@@ -40,17 +41,17 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
                                      BodyChecker& bodies);
 
 // The existing index, copied to `directory` and caught up. If there is none, `index` is null and `wrong` is empty. `wrong` tells why it must
-// not be used.
+// not be used. `stale` tells that the last mount did not use it, though it may be right as far as it goes: that mount has its index elsewhere.
 struct ExistingIndex {
   std::unique_ptr<Index> index;
   std::optional<Leftovers> leftovers;  // no value: those in the index are of an earlier time, and later ones are not known
-  std::string wrong;
+  std::string wrong, stale;
   JournalPosition position;       // before it was caught up
   bool is_behind_damage = false;  // journals after that position are damaged
   bool is_past_journals = false;  // that position lies behind the existing journals, or in a missing one: journals were lost
   bool closed_cleanly = true;  // false: the daemon that had it open died; it may have begun files after its last record
 };
-Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
+Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history, const RecoveredIndex& recovered,
                                               const std::string& directory, BodyChecker& bodies);
 
 // Whether the journals may lack records that the index had read: they are damaged, end before its position, or do not name a body that is on

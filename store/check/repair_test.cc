@@ -221,6 +221,79 @@ TEST_F(IndexElsewhere, IsKeptByTheMountThatFindsItOlderThanTheRepair) {
   EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
 }
 
+// What lies in the default place is an index that the last mount did not use, for instance because `index=` was given later.
+class StaleIndex : public IndexElsewhere {
+ protected:
+  StaleIndex() { fs::rename(elsewhere(), index()); }  // the volume of the base is not used
+  ~StaleIndex() override { fs::remove_all(older()); }
+  fs::path older() const { return store_.root() + ".older"; }
+  void make(const char* of) {
+    fs::remove_all(node());
+    store_.mount();
+    work("a", 6);
+    store_.unmount();
+    fs::copy(index(), older());
+    store_.mount();
+    work("b", 6);
+    store_.unmount();
+    fs::rename(index(), elsewhere());
+    if (std::string(of) == "another volume") {
+      TestStore another;
+      another.write_file("x", "y");
+      another.unmount();
+      fs::copy(another.root() + "/nodes/test/index", index());
+      another.mount();
+    } else {
+      fs::rename(older(), index());
+    }
+    overwrite(files("journal").back(), 0.4, 3, 1);
+  }
+  void expect_left_alone() {
+    const CheckReport repaired = check(true);
+    EXPECT_GE(repaired.errors_left(), 1u);
+    EXPECT_EQ(repaired.errors_of_lost(), 0u);
+    EXPECT_TRUE(std::ranges::none_of(repaired.findings, &Finding::repaired));
+    EXPECT_TRUE(says(repaired, "--index"));
+    EXPECT_TRUE(files("checkpoint").empty());
+    EXPECT_FALSE(fs::exists(node() / "LOST"));
+    EXPECT_TRUE(fs::exists(index() / "data.mdb"));
+    fs::remove_all(index());
+    mount_with_it();
+    EXPECT_EQ(store_.contents().size(), 12u);
+  }
+};
+
+TEST_F(StaleIndex, OfAnEarlierLifeIsNotThatOfTheMount) {
+  make("an earlier life");
+  expect_left_alone();
+}
+
+TEST_F(StaleIndex, OfAnotherVolumeIsNotThatOfTheMount) {
+  make("another volume");
+  expect_left_alone();
+}
+
+TEST_F(StaleIndex, IsGoneByIfItIsStatedThatThereIsNoOther) {
+  make("an earlier life");
+  EXPECT_GE(repair_without_index().errors_of_lost(), 1u);
+  expect_clean();
+}
+
+TEST_F(Repair, OfBadBodiesDoesNotMakeTheIndexStale) {
+  work("a", 6);
+  const std::string big = store_.payload(77, 50'000);
+  store_.write_file("big", big);
+  store_.drain();
+  store_.unmount();
+  store_.flip_in_extents(big.substr(1000, 64));
+  EXPECT_EQ(check(true).errors_left(), 0u);
+  overwrite(files("journal").front(), 0.4, 3, 1);
+  const CheckReport repaired = check(true);
+  EXPECT_GE(repaired.findings.size(), 1u);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  for (const std::string& note : repaired.notes) EXPECT_FALSE(note.contains("lies elsewhere")) << note;
+}
+
 // The daemon had begun a file that no record names; only the index tells that it died.
 TEST_F(Repair, WhatTheDeadDaemonHadBegunGoesWithTheIndex) {
   make_died();

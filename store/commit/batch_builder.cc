@@ -25,6 +25,10 @@ uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + bo
 uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
 uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
 uint64_t bytes_of(const TouchRecord& touches) { return 32 + 8 * touches.atimes_ns.size(); }
+uint64_t bytes_of(const StatementRecord& said) {
+  const auto* const damaged = std::get_if<DamagedRecord>(&said.what);
+  return damaged != nullptr ? 32 + 8 * damaged->ids.size() : bytes_of(std::get<TouchRecord>(said.what));
+}
 
 // A journal names only objects of its own node. Returns false if nothing of the row is left.
 bool leave_own(SuccessorsRecord& row) {
@@ -199,7 +203,7 @@ bool BatchBuilder::build(Commit& commit) {
     commit.answers.clear();
   }
   for (; !commit.touches.empty() && !commit.full(); commit.touches.pop_front()) {
-    const uint64_t bytes = bytes_of(std::get<TouchRecord>(commit.touches.front().what));
+    const uint64_t bytes = bytes_of(commit.touches.front());
     commit.add(std::move(commit.touches.front()), bytes);
   }
   return !commit.batch.records.empty() || !commit.names.empty();

@@ -27,7 +27,7 @@ struct CommitRequest {
   std::vector<ExtentId> extents;  // of bodies sealed earlier, to be synced with these
   std::vector<ExtentId> closed;   // pack extents that take no more bodies; all commits of bodies in them come before this one
   std::vector<Record> answers;    // answers to peers' statements: SeenRecords, journaled after all names that they wait for
-  std::vector<StatementRecord> touches;  // uses of peers' objects: TouchRecords, dropped if the journal does not take them
+  std::vector<StatementRecord> touches;  // uses of peers' objects, and damage: TouchRecords and DamagedRecords, dropped if the journal does not take them
   bool sync = false;        // sync the extents of these bodies before the record, and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and write a mark to the journal
   StatusCompletion done;    // may be empty

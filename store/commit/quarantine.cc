@@ -49,6 +49,7 @@ void Quarantine::put_foreign(const ObjectPtr& object, uint32_t base_version, con
     if (object->base.version != base_version || tree.is_quarantined(object->id)) return;
     tree.found_quarantined(object->id);
   }
+  if (parts_.tell_owner) parts_.tell_owner(object->id);
   log::warn("object {} of another node reads as absent here until that node says something new of it: {}", object->id.value, why);
 }
 

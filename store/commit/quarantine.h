@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "store/api/counters.h"
 #include "store/commit/commit_queue.h"
@@ -22,11 +24,12 @@ class Quarantine {
     Extents& extents;
     Space& space;
     Counters& counters;
+    std::function<void(ObjectId)> tell_owner = {};  // a body of another node is damaged. May be empty
   };
-  explicit Quarantine(Parts parts) : parts_(parts) {}
+  explicit Quarantine(Parts parts) : parts_(std::move(parts)) {}
 
-  // Quarantines the journaled body of this version; does nothing if there is another by now. A peer's body is absent on this mount only. No
-  // lock held.
+  // Quarantines the journaled body of this version; does nothing if there is another by now. A peer's body is absent on this mount
+  // only, and its node is told, which reads the body itself. No lock held.
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, false); }
   // The body is already in quarantine, but the journal did not take the record.
   void put_again(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, true); }

@@ -77,7 +77,7 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   KVC_ASSIGN(const bool identified, env_->get(Table::kMeta, kIdentityKey, value));
   encode_row(identity, expected);
   if (!identified || value != expected) {
-    return fail(Code::kVersion, fmt::format("index {} is of another volume, node or format", directory_.path()));
+    return fail(Code::kVersion, fmt::format("index {} {}", directory_.path(), kIndexOfAnother));
   }
   KVC_ASSIGN(const bool stated, env_->get(Table::kMeta, kStateKey, value));
   if (!stated) return fail(Code::kCorrupt, fmt::format("index {} has no state", directory_.path()));

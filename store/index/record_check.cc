@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 
 #include <fmt/format.h>
@@ -69,6 +70,7 @@ class Check {
     return of_place(record.place);
   }
   std::string operator()(const TouchRecord&) const { return {}; }  // with unknown ids it does nothing
+  std::string operator()(const DamagedRecord&) const { return {}; }  // likewise
   std::string operator()(const SuccessorsRecord& record) const {
     if (std::string why = of_id(record.id); !why.empty()) return why;
     for (const auto& [id, seen] : record.successors)
@@ -196,7 +198,12 @@ std::string subject_of(const Record& record) {
   if (const auto* move = std::get_if<MoveRecord>(&record)) return fmt::format("the new place of object {}", move->id.value);
   if (const auto* row = std::get_if<SuccessorsRecord>(&record)) return fmt::format("the successors of object {}", row->id.value);
   if (const auto* statement = std::get_if<StatementRecord>(&record)) {
-    const std::string of = std::visit([](const auto& what) { return subject_of(Record(what)); }, statement->what);
+    const std::string of = std::visit(
+        [](const auto& what) -> std::string {
+          if constexpr (std::is_constructible_v<Record, decltype(what)>) return subject_of(Record(what));
+          else return "the damage";
+        },
+        statement->what);
     return fmt::format("what is said of node '{}', {}", printable(statement->node), of);
   }
   if (const auto* seen = std::get_if<SeenRecord>(&record)) return fmt::format("the answer to node '{}'", printable(seen->node));

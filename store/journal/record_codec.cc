@@ -30,6 +30,7 @@ enum class RecordType : uint8_t {
 };
 // Hints: a reader ignores those that it does not know. They do not change the context.
 constexpr uint8_t kFirstHint = 64, kLastHint = 127;
+constexpr uint8_t kDamaged = 64;  // said of another node's objects
 
 // Flag bytes. Unknown bits are refused: they may change the meaning of the following bytes.
 constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2;
@@ -449,6 +450,15 @@ struct RecordEncoder {
       last_ns = atime_ns;
     }
   }
+  void operator()(const DamagedRecord& record) {
+    out.u8(kDamaged);
+    out.varint(record.ids.size());
+    ObjectId last;
+    for (const ObjectId id : record.ids) {
+      put_id_delta(id, last, out);
+      last = id;
+    }
+  }
   void operator()(const SuccessorsRecord& record) {
     type(RecordType::kSuccessors);
     put_successors(record, context, out);
@@ -519,6 +529,14 @@ TouchRecord get_touch(Cursor& in) {
     atime_ns = sum(atime_ns, in.svarint());
     record.atimes_ns.emplace_back(id, atime_ns);
   }
+  return record;
+}
+
+DamagedRecord get_damaged(Cursor& in) {
+  DamagedRecord record;
+  const uint64_t count = in.varint();
+  ObjectId id;
+  for (uint64_t i = 0; i < count && in.ok(); ++i) record.ids.push_back(id = get_id_delta(in, id));
   return record;
 }
 
@@ -693,8 +711,10 @@ Result<std::optional<Record>> decode_record(ByteReader& in, RecordContext& conte
   ByteReader reader(bytes);
   Cursor cursor(reader);
   const uint8_t type = cursor.u8();
-  if (is_hint(type)) return std::nullopt;
-  NamedRecord named = get_typed(static_cast<RecordType>(type), cursor, context);
+  const bool damaged = type == kDamaged && !context.about.empty();
+  if (is_hint(type) && !damaged) return std::nullopt;
+  NamedRecord named = damaged ? NamedRecord{StatementRecord{context.about, context.said, get_damaged(cursor)}, "statement of damage"}
+                              : get_typed(static_cast<RecordType>(type), cursor, context);
   KVC_TRY(cursor.end(named.what));
   if (!reader.at_end()) {
     return fail(Code::kCorrupt, fmt::format("{}: {} bytes follow its end", named.what, reader.left()));

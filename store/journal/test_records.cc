@@ -205,6 +205,7 @@ bool operator==(const MoveRecord& a, const MoveRecord& b) {
   return a.id == b.id && a.version == b.version && a.place == b.place;
 }
 bool operator==(const TouchRecord& a, const TouchRecord& b) { return a.atimes_ns == b.atimes_ns; }
+bool operator==(const DamagedRecord& a, const DamagedRecord& b) { return a.ids == b.ids; }
 bool operator==(const SuccessorsRecord& a, const SuccessorsRecord& b) {
   return a.id == b.id && a.predecessor == b.predecessor && a.successors == b.successors;
 }

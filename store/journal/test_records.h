@@ -47,6 +47,7 @@ bool operator==(const NameRecord& a, const NameRecord& b);
 bool operator==(const UnnameRecord& a, const UnnameRecord& b);
 bool operator==(const MoveRecord& a, const MoveRecord& b);
 bool operator==(const TouchRecord& a, const TouchRecord& b);
+bool operator==(const DamagedRecord& a, const DamagedRecord& b);
 bool operator==(const SuccessorsRecord& a, const SuccessorsRecord& b);
 bool operator==(const SyncedRecord& a, const SyncedRecord& b);
 bool operator==(const StatementRecord& a, const StatementRecord& b);

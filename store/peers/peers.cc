@@ -305,6 +305,8 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   const auto polled = peer.replica->poll(outlook, now_ns, change,
                                          [this](const std::string& by, JournalPosition position) { return has_read(by, position); });
   if (ending_ && !polled) return;
+  if (!peer.replica->awaits_checkpoint()) peer.awaits_checkpoint_ns.reset();
+  else if (!peer.awaits_checkpoint_ns) peer.awaits_checkpoint_ns = now_ns;
   peer.failed = !polled;
   peer.waits_for = polled ? polled->waits_for : std::string();
   peer.behind = polled && (polled->more || !peer.waits_for.empty());

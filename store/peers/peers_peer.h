@@ -27,6 +27,7 @@ struct Peers::Peer {
   bool was_live = false;
   bool behind = false;   // the last poll did not reach the end of the journal
   std::optional<int64_t> load_wanted_ns;  // since then a new index is to be made in place of the one it has, and the room for that is not claimed
+  std::optional<int64_t> awaits_checkpoint_ns;  // since then that was waited for which the peer has said that it makes
   int64_t look_again_ns = INT64_MIN;      // when to look again whether that room is claimed
   std::string waits_for;  // the node whose journal is not read up to what the next batch, an answer, answers
   bool failed = false;   // the last load or poll failed

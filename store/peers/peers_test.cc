@@ -329,6 +329,43 @@ TEST_F(PeersTest, ARefreshWaitsForTheLoadOfTheCheckpointThatEndsAHold) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
 }
 
+// Its daemon, which has just begun, makes that checkpoint within a second or two. One that does not come is waited for no longer.
+TEST_F(PeersTest, ARefreshWaitsForACheckpointThatThePeerHasAnnounced) {
+  auto a = start("a"), b = start("b");
+  b->make_file("x");
+  seconds(2, {a.get(), b.get()});
+  const JournalPosition end = b->end();
+  b->die();
+  auto second = start("b", 2, b.get());
+  second->say({EndsRecord{end, true}});
+  second->make_file("y");
+  second->round();
+  auto answer = refresh(*a);
+  quarters(4, {a.get()});
+  EXPECT_EQ(state(*a, "b"), State::kHeld);
+  EXPECT_FALSE(*answer) << (*answer)->error().message;
+  second->make_checkpoint(1);
+  second->peers().tell_soon();
+  second->round();
+  quarters(8, {a.get(), second.get()});
+  ASSERT_TRUE(*answer);
+  EXPECT_TRUE(**answer) << (*answer)->error().message;
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
+
+  second->die();
+  auto third = start("b", 3, second.get());
+  third->say({EndsRecord{second->end(), true}});
+  third->round();
+  answer = refresh(*a);
+  seconds(12, {a.get(), third.get()});
+  ASSERT_TRUE(*answer);
+  EXPECT_FALSE(**answer);
+  answer = refresh(*a);
+  a->round();
+  ASSERT_TRUE(*answer) << "once that is known nothing waits";
+  EXPECT_FALSE(**answer);
+}
+
 TEST_F(PeersTest, ANodeThatIsGoneLeavesTheView) {
   auto a = start("a"), b = start("b"), c = start("c");
   b->make_file("of-b");

@@ -15,6 +15,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, except during the longest steps of a load
+constexpr int64_t kCheckpointPatienceNs = 10 * Peers::kSecondNs;  // a daemon that begins makes the checkpoint within seconds
 
 // The node's LOCK is free, so no daemon reads anything under its name. On a network volume a lock proves less: there its HEAD must also have
 // stood for a while.
@@ -288,6 +289,10 @@ std::optional<Status> Peers::refreshed() const {
     const Replica::State state = peer->replica->state();
     const bool unknown = node->second.epoch == 0 && !node->second.problem.empty();
     if (unknown) return fail(Code::kIo, fmt::format("peer {}: {}", name, node->second.problem));
+    if (peer->awaits_checkpoint_ns && parts_.clock.monotonic_ns() - *peer->awaits_checkpoint_ns < kCheckpointPatienceNs && !peer->failed) {
+      complete = false;  // the peer has just begun, and makes it first
+      continue;
+    }
     if (peer->failed || (state == Replica::State::kHeld && !peer->replica->wants_load())) return fail(Code::kIo, fmt::format("peer {}: {}", name, peer->replica->reason()));
     if (peer->replica->wants_load() && is_loaded_for_refresh(*peer) && peer->load_pause.next_try_ns() > parts_.clock.monotonic_ns() + kSecondNs)
       return fail(Code::kBusy, fmt::format("peer {}: it was loaded a moment ago, and has to be again", name));

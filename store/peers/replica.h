@@ -66,6 +66,8 @@ class Replica {
   // the index would name what the peer gave up since. Afterwards part() is a new part, which has to go into the view before the next
   // poll(). The outlook's epoch must not be 0.
   Status load(const LookOut& look_out, Loading loading);
+  // Whether the peer has said that its next checkpoint is needed: its daemon makes that within seconds.
+  bool awaits_checkpoint() const { return waits_; }
   // About the bytes that a load takes on this machine beside what is there; 0: not known before it is read, or no load is wanted.
   uint64_t load_bytes() const { return wants_load_ ? load_bytes_ : 0; }
   uint64_t measure_load();  // measures that anew: the peer goes on writing

@@ -43,9 +43,8 @@ void Statements::apply(const Batch& batch, JournalPosition after) {
   }
 }
 
-// A touch (time of a read) changes no name.
 void Statements::take(const StatementRecord& record, const StatementKey& key) {
-  if (std::holds_alternative<TouchRecord>(record.what)) return;
+  if (!is_answered(record)) return;  // it changes no name
   What what;
   if (const auto* removed = std::get_if<UnnameRecord>(&record.what)) what = *removed;
   if (const auto* changed = std::get_if<AttributesRecord>(&record.what)) what = *changed;

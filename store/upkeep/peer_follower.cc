@@ -29,7 +29,7 @@ constexpr int64_t kMeasureNs = 1'000'000'000, kRoomNs = 100'000'000;
 constexpr int64_t kTouchNs = 2'000'000'000;
 constexpr int64_t kAnswerWaitsNs = 100'000'000;        // the same while a commit is under way that a statement refers to
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
-constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20;
+constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20, kMostSuspected = 1 << 12;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
 }  // namespace
 
@@ -133,6 +133,7 @@ int64_t PeerFollower::round() {
 // Does what follows from the applied batches. A refresh is answered after this, so a flush after it journals all of it.
 void PeerFollower::settle(bool at_once) {
   for (const ObjectId id : std::exchange(used_elsewhere_, {})) parts_.accesses.used_elsewhere(id);
+  for (const ObjectId id : std::exchange(suspected_, {})) parts_.suspected(id);
   answer_again();
   drop_left_directories();
   while (at_once && names_went_ && !stopping_) drop_left_directories();
@@ -303,6 +304,13 @@ void PeerFollower::tell_touches() {
       request.touches.push_back({*node, {}, std::move(touches)});
     }
   }
+  for (const auto& [ordinal, ids] : parts_.touches.take_damaged()) {
+    const std::optional<std::string> node = peers_->node_of(ordinal);
+    if (!node) continue;
+    DamagedRecord damaged;
+    for (const ObjectId id : ids) damaged.ids.push_back(id_there(id));
+    request.touches.push_back({*node, {}, std::move(damaged)});
+  }
   if (request.touches.empty()) return;
   touches_->on_their_way = true;
   request.done = [told = touches_](const Status& status) {
@@ -322,9 +330,11 @@ void PeerFollower::look_for_new_life(uint32_t ordinal, uint32_t epoch) {
 void PeerFollower::take_touches(const Batch& batch) {
   for (const Record& record : batch.records) {
     const auto* const said = std::get_if<StatementRecord>(&record);
-    if (said == nullptr || said->node != parts_.own.node || used_elsewhere_.size() >= kMostUsedElsewhere) continue;
-    if (const auto* const touches = std::get_if<TouchRecord>(&said->what))
+    if (said == nullptr || said->node != parts_.own.node) continue;
+    if (const auto* const touches = std::get_if<TouchRecord>(&said->what); touches != nullptr && used_elsewhere_.size() < kMostUsedElsewhere)
       for (const auto& [id, used_ns] : touches->atimes_ns) used_elsewhere_.push_back(id);
+    if (const auto* const damaged = std::get_if<DamagedRecord>(&said->what); damaged != nullptr && suspected_.size() < kMostSuspected)
+      suspected_.insert(suspected_.end(), damaged->ids.begin(), damaged->ids.end());
   }
 }
 

@@ -56,6 +56,7 @@ class PeerFollower {
     LostNames& lost_names;
     std::function<bool()> has_room;  // for records that nobody waits for
     AccessListener& accesses;  // is told which objects of this node other nodes used
+    std::function<void(ObjectId)> suspected;  // an object of this node of which another node read wrong bytes
     std::function<void()> appeared;  // the first peer appeared: the kernel may keep answers given before for too long
   };
   explicit PeerFollower(Parts parts);
@@ -137,7 +138,7 @@ class PeerFollower {
   bool names_went_ = false;         // names of peers, since directories were last looked at
   Tree::Write* tree_ = nullptr;     // set while Peers has it locked, for its callbacks
   std::vector<Record> to_journal_;  // answers that something was seen
-  std::vector<ObjectId> used_elsewhere_;  // objects of this node
+  std::vector<ObjectId> used_elsewhere_, suspected_;  // objects of this node
   std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: the epochs that are followed
   std::vector<uint32_t> begun_anew_;      // ... and the nodes that have begun another one
   std::map<std::string, JournalPosition> answered_;  // by peer: up to where it had answered this node's statements a minute ago

@@ -21,6 +21,26 @@ void PeerTouches::tell_again(uint32_t ordinal) {
     for (const ObjectId id : kept)
       if (id.node_ordinal() == ordinal && !told.contains(id) && (&kept == &kept_[0] || !kept_[0].contains(id))) used.push_back(id);
   if (used.empty()) used_.erase(ordinal);
+  for (const ObjectId id : told_damaged_)
+    if (id.node_ordinal() == ordinal && damaged_.size() < kMostDamaged) damaged_.insert(id);
+}
+
+void PeerTouches::damaged(ObjectId id) {
+  if (!id.valid() || !id.is_foreign()) return;
+  std::lock_guard lock(mutex_);
+  if (damaged_.size() < kMostDamaged) damaged_.insert(id);
+}
+
+std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take_damaged() {
+  std::lock_guard lock(mutex_);
+  std::map<uint32_t, std::vector<ObjectId>> taken;
+  if (told_damaged_.size() + damaged_.size() > kMostDamaged) told_damaged_.clear();
+  for (const ObjectId id : damaged_) {
+    taken[id.node_ordinal()].push_back(id);
+    told_damaged_.insert(id);
+  }
+  damaged_.clear();
+  return taken;
 }
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take() {

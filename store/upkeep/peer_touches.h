@@ -1,5 +1,5 @@
 // Collects which objects of other nodes are used here. PeerFollower journals it to tell their nodes, which evict them: an object read only
-// on this node would look unused there.
+// on this node would look unused there. Likewise which were found damaged here: their nodes, which serve all others, may not read them for long.
 //
 // Thread-safe; one leaf mutex. Bounded: uses beyond the bound are not told; a later use of the same object is.
 #pragma once
@@ -25,6 +25,7 @@ class PeerTouches final : public AccessListener {
   static constexpr size_t kMost = 1 << 16;             // objects told within kAgainNs
   static constexpr int64_t kKeptNs = 3'600'000'000'000;
   static constexpr size_t kMostKept = 1 << 16;         // for each of two hours; more of them end the hour early
+  static constexpr size_t kMostDamaged = 1 << 12;
 
   explicit PeerTouches(const Clock& clock) : clock_(clock) {}
 
@@ -40,8 +41,11 @@ class PeerTouches final : public AccessListener {
 
   // Takes what is to be told now, by ordinal of the node, in order of first use.
   std::map<uint32_t, std::vector<ObjectId>> take();
+  // An object of another node does not match its checksums.
+  void damaged(ObjectId id);
+  std::map<uint32_t, std::vector<ObjectId>> take_damaged();  // like take()
   // That node has restarted and forgotten what it was told (it keeps no uses over its end, and reads no journals that were removed while it
-  // was down): uses of its objects within the last hour or two are told once more.
+  // was down): uses of its objects within the last hour or two are told once more, and damage.
   void tell_again(uint32_t ordinal);
 
  private:
@@ -54,6 +58,8 @@ class PeerTouches final : public AccessListener {
   int64_t begun_ns_ = 0;                               // start of the first set
   std::array<std::unordered_set<ObjectId>, 2> kept_;   // for tell_again(): in this hour, and before that
   int64_t kept_ns_ = 0;                                // start of the first set
+  std::unordered_set<ObjectId> damaged_;               // to be told
+  std::unordered_set<ObjectId> told_damaged_;          // for tell_again()
 };
 
 }  // namespace kvcachefs

@@ -70,6 +70,19 @@ TEST_F(PeerTouchesTest, ANodeThatBeginsAnewIsToldWhatWasUsedOfItOfLate) {
   EXPECT_EQ(touches_.take(), Told{}) << "that was two hours ago";
 }
 
+TEST_F(PeerTouchesTest, DamageIsToldOnceAndAgainToANodeThatBeginsAnew) {
+  touches_.damaged(of_peer(1, 7));
+  touches_.damaged(of_peer(2, 8));
+  touches_.damaged(of_peer(0, 9));
+  EXPECT_EQ(touches_.take_damaged(), (Told{{1, {of_peer(1, 7)}}, {2, {of_peer(2, 8)}}}));
+  EXPECT_EQ(touches_.take_damaged(), Told{});
+  touches_.tell_again(2);
+  EXPECT_EQ(touches_.take_damaged(), (Told{{2, {of_peer(2, 8)}}}));
+  EXPECT_EQ(touches_.take(), Told{}) << "it is no use";
+  for (uint64_t number = 1; number <= 2 * PeerTouches::kMostDamaged; ++number) touches_.damaged(of_peer(1, number));
+  EXPECT_EQ(touches_.take_damaged().at(1).size(), PeerTouches::kMostDamaged);
+}
+
 TEST_F(PeerTouchesTest, WhatIsKeptForThatIsBounded) {
   for (uint64_t number = 1; number <= 4 * PeerTouches::kMostKept; ++number) {
     touches_.opened(of_peer(1, number), 0);

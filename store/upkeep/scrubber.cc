@@ -21,7 +21,9 @@ void Scrubber::start() {
   thread_ = start_thread("kvc-scrubber", [this] {
     while (!stopping_) {
       wakeup_.wait_for(std::chrono::seconds(1));
-      if (!stopping_) tick();
+      if (stopping_) return;
+      look_at_suspected();
+      tick();
     }
   });
 }
@@ -44,6 +46,35 @@ void Scrubber::begin_now() {
     counts_.running = true;
   }
   wakeup_.wake();
+}
+
+void Scrubber::suspect(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  if (suspected_.size() < kMostSuspected) suspected_.insert(id);
+}
+
+bool Scrubber::look_at_suspected() {
+  uint64_t bytes = 0;
+  while (bytes < kSuspectedBytes && !stopping_ && (suspect_ || next_suspected())) bytes += verify_unit(suspect_);
+  return bytes > 0;
+}
+
+// Returns false if there is none, or it cannot be told now.
+bool Scrubber::next_suspected() {
+  while (!suspect_) {
+    ObjectId id;
+    {
+      std::lock_guard lock(mutex_);
+      if (suspected_.empty()) return false;
+      id = *suspected_.begin();
+    }
+    auto record = parts_.index.find_object(id);
+    if (!record) return false;  // another thread repairs the index
+    if (*record && is_verifiable((*record)->body)) suspect_ = Current{.id = id, .stored = stored_snapshot(std::move((*record)->body))};
+    std::lock_guard lock(mutex_);
+    suspected_.erase(id);
+  }
+  return true;
 }
 
 Scrubber::Counts Scrubber::counts() const {
@@ -98,7 +129,7 @@ void Scrubber::tick() {
       continue;
     }
     if (!current_ && !next_body()) return;
-    if (current_) verify_unit();
+    if (current_) verify_unit(current_);
   }
 }
 
@@ -136,16 +167,20 @@ bool Scrubber::next_body() {
   return true;
 }
 
+bool Scrubber::is_verifiable(const Body& body) {
+  return (body.place.kind == PlaceKind::kPacked || body.place.kind == PlaceKind::kSolo) && !body.quarantined && body.size_bytes > 0 &&
+         body.checksums.size() >= div_ceil(body.size_bytes, kUnitBytes);
+}
+
 bool Scrubber::is_to_be_verified(const ObjectRecord& record) const {
-  const Body& body = record.body;
-  if ((body.place.kind != PlaceKind::kPacked && body.place.kind != PlaceKind::kSolo) || body.quarantined) return false;
-  if (body.size_bytes == 0 || body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return false;
+  if (!is_verifiable(record.body)) return false;
   const int64_t age_ns = parts_.clock.realtime_ns() - record.attributes.mtime_ns;
   return all_ || age_ns < 0 || age_ns >= kYoungNs;
 }
 
-void Scrubber::verify_unit() {
-  Current& current = *current_;
+// Returns the number of bytes read. Resets `body` when it is verified, or found bad.
+uint64_t Scrubber::verify_unit(std::optional<Current>& body) {
+  Current& current = *body;
   const uint64_t size_bytes = current.stored.size_bytes, bytes = unit_length(size_bytes, current.next_unit);
   const auto block = parts_.reader.fetch(current.stored, current.next_unit, parts_.memory);
   const bool last = ++current.next_unit == div_ceil(size_bytes, kUnitBytes);
@@ -156,7 +191,8 @@ void Scrubber::verify_unit() {
     if (block && last) ++counts_.bodies;
   }
   if (!block) found_bad(current, block.error());
-  if (!block || last) current_.reset();
+  if (!block || last) body.reset();
+  return bytes;
 }
 
 // Ignores bodies replaced, moved or removed meanwhile: their ranges may have been given back.

@@ -7,6 +7,7 @@
 #include <functional>
 #include <optional>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "store/base/backoff.h"
@@ -47,6 +48,10 @@ class Scrubber {
   void set_rate(uint64_t bytes_per_second);
   // Starts a pass from the beginning that includes recently written bodies and runs beside requests, until it or the mount ends.
   void begin_now();
+  // Verifies this object of this node soon, even while clients send requests: another node read wrong bytes of it.
+  void suspect(ObjectId id);
+  // Verifies such objects: kSuspectedBytes, and one unit more, at most. Returns false if there was none. One thread, as for tick().
+  bool look_at_suspected();
   // Verifies as much as the time since the last call allows. One thread, with no lock held; blocks on the volume.
   void tick();
 
@@ -60,6 +65,8 @@ class Scrubber {
   Counts counts() const;
 
  private:
+  static constexpr uint64_t kSuspectedBytes = ScrubPace::kAskedRate;  // in a second
+  static constexpr size_t kMostSuspected = 1 << 12;                     // more are found by a pass
   static constexpr int64_t kYoungNs = int64_t{24} * 3600 * 1'000'000'000;
   struct Current {  // a body being verified
     ObjectId id;
@@ -71,16 +78,19 @@ class Scrubber {
   void end_pass();
   void verify_records(uint64_t requests);
   bool next_body();
-  void verify_unit();
+  bool next_suspected();
+  uint64_t verify_unit(std::optional<Current>& body);
   void found_bad(const Current& current, const Error& error);
+  static bool is_verifiable(const Body& body);
   bool is_to_be_verified(const ObjectRecord& record) const;
 
   const Parts parts_;
   std::atomic<bool> stopping_{false};
   Wakeup wakeup_;
   std::thread thread_;
-  mutable LeafMutex mutex_;  // guards these three
+  mutable LeafMutex mutex_;  // guards these
   ScrubPace pace_;
+  std::unordered_set<ObjectId> suspected_;
   bool asked_ = false;  // begin_now() was called and no tick has run since
   Counts counts_;
   // of the thread that ticks
@@ -90,7 +100,7 @@ class Scrubber {
   Backoff records_pause_{1'000'000'000, 3600'000'000'000};  // used when clients' requests interrupt the reading, which has to be done in one go
   std::vector<ObjectId> page_;
   size_t page_at_ = 0;
-  std::optional<Current> current_;
+  std::optional<Current> current_, suspect_;
 };
 
 }  // namespace kvcachefs

@@ -77,6 +77,41 @@ TEST_F(ScrubberTest, WhatDoesNotMatchGoesIntoQuarantine) {
   EXPECT_EQ(counters.errors_checksum.load(), 1u);
 }
 
+// Another node says so of it. It is not believed: only what this node reads counts.
+TEST_F(ScrubberTest, WhatIsSuspectedIsVerifiedBesideRequestsAndWithoutAPass) {
+  const std::vector<ObjectId> ids = put_bodies(PlaceKind::kPacked, {300'000, 300'000, 300'000});
+  flip(ids[1], 299'999);
+  flip(ids[2], 1);
+  Scrubber scrubber(parts());
+  begin(scrubber, 0);
+  EXPECT_FALSE(scrubber.look_at_suspected());
+  const size_t before = reads.size();
+  for (const ObjectId id : {ids[0], ids[1], ObjectId::make(0, 1, 999), ObjectId::make(7, 1, 1)}) scrubber.suspect(id);
+  ++requests;
+  EXPECT_TRUE(scrubber.look_at_suspected());
+  EXPECT_EQ(in_quarantine(), std::set<ObjectId>{ids[1]}) << "nobody has read the last one";
+  EXPECT_EQ(scrubber.counts().damaged, 1u);
+  EXPECT_GT(reads.size(), before);
+  const size_t read = reads.size();
+  EXPECT_FALSE(scrubber.look_at_suspected());
+  index.objects.at(ids[1]).body.quarantined = true;  // journaled
+  scrubber.suspect(ids[1]);
+  EXPECT_FALSE(scrubber.look_at_suspected()) << "it is in quarantine";
+  EXPECT_EQ(reads.size(), read);
+}
+
+TEST_F(ScrubberTest, WhatIsSuspectedIsReadInSteps) {
+  const ObjectId id = put_body(100 * kMiB, PlaceKind::kSolo);
+  flip(id, 100 * kMiB - 1);
+  Scrubber scrubber(parts());
+  scrubber.suspect(id);
+  EXPECT_TRUE(scrubber.look_at_suspected());
+  EXPECT_LT(scrubber.counts().bytes, 80 * kMiB);
+  EXPECT_TRUE(in_quarantine().empty());
+  EXPECT_TRUE(scrubber.look_at_suspected());
+  EXPECT_EQ(in_quarantine(), std::set<ObjectId>{id});
+}
+
 TEST_F(ScrubberTest, AVolumeThatDoesNotAnswerCondemnsNothing) {
   put_bodies(PlaceKind::kPacked, {300'000, 300'000});
   on_read = [](const VolumeCall&) { return Fault{.sys_errno = EIO}; };
