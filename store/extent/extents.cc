@@ -266,6 +266,14 @@ Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) {
   return with_descriptor([&] { return volume_->info(path(id, kind)); });
 }
 
+bool Extents::was_removed(ExtentId id, PlaceKind kind) {
+  const std::string file = path(id, kind);
+  const std::string directory = id.is_foreign() ? file.substr(0, file.find('/', sizeof "nodes/" - 1)) : file.substr(0, file.rfind('/'));
+  const auto info_of = [this](const std::string& of) { return with_descriptor([&] { return volume_->info(of); }); };
+  const auto found = info_of(file), above = info_of(directory);
+  return !found && found.error().code == Code::kNotFound && above && above->is_directory;
+}
+
 std::string Extents::path(ExtentId id, PlaceKind kind) const {
   if (!id.is_foreign()) return extent_path(identity_.node, id, kind);
   const std::shared_ptr<Extents> peer = peer_of(id);

@@ -76,6 +76,9 @@ class Extents {
   Result<FilePtr> open_for_punch(ExtentId id);
   // Size and blocks of the file, looked up by its path: kNotFound if it does not exist. Blocks on the volume.
   Result<FileInfo> info(ExtentId id, PlaceKind kind);
+  // The file is not there, and its directory is (of a peer, whose daemon may have removed that as well: the node's): the file was removed, and it is not the
+  // volume that is gone. Blocks on the volume.
+  bool was_removed(ExtentId id, PlaceKind kind);
   // The path of the file below the volume's root, for messages and listings.
   std::string path(ExtentId id, PlaceKind kind) const;
   // Removes the file. Notes its directory for sync_all(): until it has run, a power loss may bring the file back.

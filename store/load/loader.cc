@@ -308,7 +308,7 @@ void Loader::finish(LoadJobPtr job, Result<size_t> result) {
     // On a network volume a descriptor can die while the file lives: the next read opens it anew.
     if (!job->spilled && job->place.kind != PlaceKind::kInline) {
       parts_.extents.close_cached(job->place.extent);
-      look_again = status.error().code == Code::kStale;
+      look_again = status.error().code == Code::kStale || status.error().code == Code::kNotFound;
     }
   }
   if (look_again) return parts_.later.add([this, job] { second_look(job); });  // through a fresh descriptor, off this thread
@@ -351,7 +351,7 @@ Result<size_t> Loader::read_again(LoadJob& job, FilePtr& file) {
   return total;
 }
 
-// Reads once more bytes that did not match or failed. If that does not help, the callers get an error, or the body goes into quarantine.
+// Reads once more bytes that did not match or failed, or were not found. If that does not help, the callers get an error, or the body goes into quarantine.
 // Blocks on the volume.
 void Loader::second_look(const LoadJobPtr& job) {
   const auto is_superseded = [&] {
@@ -369,7 +369,8 @@ void Loader::second_look(const LoadJobPtr& job) {
   }
   if (!status && !superseded) superseded = is_superseded();  // meanwhile
   if (status && !superseded) return finish(job, job->padded_bytes());
-  if (!superseded && status.error().code == Code::kCorrupt) {
+  const bool is_gone = !status && status.error().code == Code::kNotFound && !job->spilled && parts_.extents.was_removed(job->place.extent, job->place.kind);
+  if (!superseded && (is_gone || status.error().code == Code::kCorrupt)) {
     parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
     if (!job->spilled) parts_.quarantine.put(job->object, job->base_version, status.error().message);
   } else if (!superseded) {

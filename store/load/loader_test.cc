@@ -100,6 +100,37 @@ TEST_F(LoaderTest, BytesThatDoNotMatchTwiceGoIntoQuarantine) {
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
+TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedGoesIntoQuarantine) {
+  const ObjectId id = put_body(5000, PlaceKind::kSolo);
+  const ObjectPtr body = object(id);
+  const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
+  ASSERT_TRUE(volume->remove_file(path));
+  Answer answer;
+  load(body, answer);
+  while (work.run()) {
+  }
+  EXPECT_EQ(answer.count, 1);
+  EXPECT_FALSE(answer.is_good());
+  EXPECT_TRUE(tree.has_quarantined());
+  EXPECT_EQ(commits.take().size(), 1u);
+  EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
+}
+
+TEST_F(LoaderTest, ABodyIsNotInQuarantineBecauseItsVolumeIsGone) {
+  const ObjectId id = put_body(5000, PlaceKind::kSolo);
+  const ObjectPtr body = object(id);
+  const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
+  ASSERT_TRUE(volume->remove_file(path));
+  ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
+  Answer answer;
+  load(body, answer);
+  while (work.run()) {
+  }
+  EXPECT_EQ(answer.count, 1);
+  EXPECT_FALSE(answer.is_good());
+  EXPECT_FALSE(tree.has_quarantined());
+}
+
 TEST_F(LoaderTest, BytesThatMatchAtTheSecondLookAreServed) {
   const ObjectId id = put_body(5000);
   const ObjectPtr body = object(id);
