@@ -468,7 +468,6 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
       return {};
     }
     KVC_TRY(leave_directory(gone.parent, gone.name, object));
-    forget_removed(gone.child);
     tree().parts_.dirty.wake();
     return {};
   }

@@ -317,6 +317,16 @@ TEST_F(TreePeersTest, WhatTookTheNameOfAFileThatIsOpenForWritingIsSeenAndNothing
   EXPECT_FALSE(find(id(5), "x").valid());
 }
 
+TEST_F(TreePeersTest, AClientInADirectoryThatAPeerRemovedCanStatIt) {
+  give_both_the_directory();
+  say(kA, {gone("this", kRootId, "d", id(5)), UnnameRecord{kRootId, "d", id(5), false}});
+  journal();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  const auto stat = tree_.read().stat(id(5));
+  ASSERT_TRUE(stat) << stat.error().message;
+  EXPECT_EQ(stat->nlink, 0U);
+}
+
 TEST_F(TreePeersTest, ADirectoryGoesWithAFileThatIsOpenForWriting) {
   give_both_the_directory();
   journal_version(write(6, "x", second_, true), "x");
