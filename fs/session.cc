@@ -305,15 +305,17 @@ int run_mount(const MountRequest& request) {
   if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
   if (Status status = check_limits(); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
+  if (Status status = raise_descriptor_limit(); !status) return refuse(status.error());
   // Before any thread exists.
-  Readiness readiness = Readiness::start(request.foreground, [&driver](bool hangs) {
+  Result<Readiness> started = Readiness::start(request.foreground, [&driver](bool hangs) {
     // If a dead mount was found at the start, a dead mount stays: it keeps clients out of the bare directory.
     const auto left = mount_of(driver.volume_path, driver.mountpoint);
     if (left && (!driver.found_dead_mount() || (hangs && left->device != driver.dead_device))) lazily_unmount(driver.mountpoint);
   });
+  if (!started) return refuse(started.error());
+  Readiness& readiness = *started;
   MountProbe probe;
 
-  if (Status status = raise_descriptor_limit(); !status) return readiness.failed(status.error());
   give_back_large_pieces();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint, driver.found_dead_mount());
