@@ -273,6 +273,7 @@ Status take_down(Driver& driver, Mountpoint after) {
   const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver) || driver.mounted_by_itself);
   driver.caretaker->end_soon();
   driver.side_thread.stop();
+  driver.copies.stop();
   driver.gone_names.stop();
   driver.locks.stop();
   driver.passthrough.stop();
