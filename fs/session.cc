@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -249,10 +250,17 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
   Status announced;
   std::atomic<bool> ended{false};
   // The first request answers only once the loop runs.
-  std::thread announcer([&] {
-    announced = announce(driver, readiness, probe, ended);
-    if (!announced) loop.stop();
-  });
+  std::thread announcer;
+  try {
+    announcer = std::thread([&] {
+      announced = announce(driver, readiness, probe, ended);
+      if (!announced) loop.stop();
+    });
+  } catch (const std::exception& failure) {
+    if (driver.found_dead_mount()) after = Mountpoint::kDead;
+    return fail(Code::kIo, fmt::format("no thread can be started ({}): a limit of processes and threads (`ulimit -u`, pids.max of the control group)",
+                                       failure.what()));
+  }
   const int result = loop.run();
   ended = true;
   fuse_session_exit(driver.session);
