@@ -221,7 +221,7 @@ Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const s
     return fail(Code::kIo, fmt::format("{}: the mount does not answer: {}", driver.mountpoint, std::strerror(problem)));
   raise_read_ahead(driver);
   const std::string lost = driver.features();
-  log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
+  log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not available here: " + lost);
   if (!readiness.ready()) return fail(Code::kCanceled, "the command that mounts is gone");
   return {};
 }
