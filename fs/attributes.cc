@@ -12,9 +12,11 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "fs/open_guards.h"
 #include "fs/record_gate.h"
 #include "store/base/kill_point.h"
 
@@ -72,21 +74,23 @@ void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted
   }
   // A truncate by path is treated as a short open for writing, so that no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
-  auto apply = [&driver, request, node, change, by_path, handle = file != nullptr ? handle_of(file) : nullptr] {
+  auto apply = [&driver, request, node, change, handle = file != nullptr ? handle_of(file) : nullptr](Counted counted) {
     driver.store->set_attributes(object_of(request, node), handle, change, caller_of(request),
-                                 [&driver, request, node, by_path](Result<Stat> stat) {
-                                   if (by_path) driver.passthrough.release(ObjectId{node}, false);
+                                 [&driver, request, node, counted = std::move(counted)](Result<Stat> stat) mutable {
+                                   counted.end();
                                    if (!stat) return reply_object_error(request, stat.error());
                                    driver.passthrough.show_as_opened(ObjectId{node}, *stat);
                                    reply_attributes(request, *stat);
                                  });
   };
-  if (!by_path) return apply();
+  if (!by_path) return apply({});
   driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite,
-                          [&driver, request, apply = std::move(apply)](Passthrough::Decision decision) {
-                            if (!decision.stale) return run_handler(request, apply);
-                            const bool again = driver.store->told_stale({.read = false, .write = true}, caller_of(request));
-                            fuse_reply_err(request, again ? ESTALE : ETXTBSY);
+                          [&driver, request, node, apply = std::move(apply)](Passthrough::Decision decision) {
+                            run_handler(request, [&] {
+                              if (!decision.stale) return apply(Counted(driver.passthrough, ObjectId{node}, decision));
+                              const bool again = driver.store->told_stale({.read = false, .write = true}, caller_of(request));
+                              fuse_reply_err(request, again ? ESTALE : ETXTBSY);
+                            });
                           });
 }
 

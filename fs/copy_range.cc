@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <functional>
 #include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "fs/driver.h"
 
@@ -11,49 +13,67 @@ namespace kvcachefs {
 
 namespace {
 
-// One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
+// One copy_file_range, piece by piece: read, write, next. Lives until it has replied. All the work is done by step(), in the thread that took the
+// request or in the thread for copies; completions, which may run on a thread of the volume, only keep their result.
 struct Copy : std::enable_shared_from_this<Copy> {
-  explicit Copy(const Request& of) : request(of) {}
-  Request request;
-  Store* store;
+  explicit Copy(const Request& of) : request(of), driver(driver_of(of)) {}
+  const Request request;
+  Driver& driver;
   Handle* from;
   Handle* to;
   uint64_t from_offset, to_offset, left, copied = 0;
   bool sync = false;  // sync the copied bytes before the answer
+  std::optional<ReadReply> piece;  // read, not written yet
+  std::optional<Error> problem;
+  enum : int { kCalling, kWaits, kGoesOn };
+  std::atomic<int> turn{kCalling};
 
-  // Copies all pieces. A piece in RAM completes inside the calls; the loop then starts the next one, so that calls do not nest.
+  // Goes on while the calls of the store complete inside the call, as they do for what is in RAM; so calls do not nest.
   void step() {
-    enum : int { kCalling, kWaits, kGoesOn };
-    while (true) {
+    do {
+      if (problem) return finish(*problem);
       if (left == 0) return answer();
-      auto turn = std::make_shared<std::atomic<int>>(kCalling);
-      copy_piece([self = shared_from_this(), turn] {
-        if (turn->exchange(kGoesOn) == kWaits) self->step();
-      });
-      if (turn->exchange(kWaits) == kCalling) return;
-    }
+      turn = kCalling;
+      piece ? write_piece() : read_piece();
+    } while (turn.exchange(kWaits) != kCalling);
   }
-  // Copies one piece, then calls `next` if there may be more.
-  void copy_piece(std::function<void()> next) {
+  void read_piece() {
     constexpr uint64_t kPieceBytes = 1 << 20;
-    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
-      if (!reply) return self->finish(reply.error());
-      if (reply->bytes == 0) return self->answer();
-      std::vector<std::byte> bytes;
-      bytes.reserve(reply->bytes);
-      for (const iovec& piece : reply->pieces) {
-        const auto* start = static_cast<const std::byte*>(piece.iov_base);
-        bytes.insert(bytes.end(), start, start + piece.iov_len);
+    driver.store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this()](Result<ReadReply> reply) {
+      if (!reply) {
+        self->problem = std::move(reply).error();
+      } else if (reply->bytes == 0) {
+        self->left = 0;
+      } else {
+        self->piece = std::move(*reply);
       }
-      reply = ReadReply{};  // a ReadReply pins its blocks in RAM
-      self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
-        if (!written) return self->finish(written.error());
+      self->completed();
+    });
+  }
+  void write_piece() {
+    std::vector<std::byte> bytes;
+    bytes.reserve(piece->bytes);
+    for (const iovec& part : piece->pieces) {
+      const auto* start = static_cast<const std::byte*>(part.iov_base);
+      bytes.insert(bytes.end(), start, start + part.iov_len);
+    }
+    piece.reset();  // a ReadReply pins its blocks in RAM
+    driver.store->write(to, to_offset, bytes, [self = shared_from_this(), count = bytes.size()](Result<size_t> written) {
+      if (!written) {
+        self->problem = std::move(written).error();
+      } else {
         self->copied += count;
         self->from_offset += count;
         self->to_offset += count;
         self->left -= std::min(self->left, count);
-        next();
-      });
+      }
+      self->completed();
+    });
+  }
+  void completed() {
+    if (turn.exchange(kGoesOn) == kCalling) return;  // step() goes on
+    run_handler(request, [this] {
+      driver.copies.run([self = shared_from_this()] { run_handler(self->request, [&] { self->step(); }); });
     });
   }
   void answer() {
@@ -72,7 +92,6 @@ void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_f
   drop_privileges_of(request, node_out, file_out);
   constexpr uint64_t kMostAtOnce = 64 << 20;  // the caller continues after a short count
   auto copy = std::make_shared<Copy>(request);
-  copy->store = driver.store;
   copy->from = handle_of(file_in);
   copy->to = handle_of(file_out);
   copy->from_offset = static_cast<uint64_t>(offset_in);

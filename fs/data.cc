@@ -5,16 +5,17 @@
 #include <utility>
 
 #include "fs/driver.h"
+#include "fs/open_guards.h"
 
 namespace kvcachefs {
 
 namespace {
 
 // Replies to an open that store and passthrough have accepted.
-void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
-                 bool direct) {
+void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Accepted accepted,
+                 Counted counted, bool direct) {
   Driver& driver = driver_of(request);
-  set_open_flags(driver, file, handle);
+  set_open_flags(driver, file, accepted.get());
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
   if (decision.backing_id > 0) {
     file.backing_id = decision.backing_id;
@@ -24,6 +25,8 @@ void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, c
     if (!decision.by_daemon) driver.store->count_passthrough_open(object_of(request, node), direct, decision.in_memory);
   }
 #endif
+  counted.stays();
+  Handle* const handle = accepted.take();
   if (fuse_reply_open(request, &file) == -ENOENT) {  // the request was aborted: no RELEASE will come
     driver.passthrough.release(ObjectId{node}, decision.backing_id > 0);
     driver.store->release(handle);
@@ -38,43 +41,18 @@ bool told_to_look_again(const Request& request, const OpenRequest& how) {
   return true;
 }
 
-// An open that the store accepted, until it is answered. If an exception is thrown before, the destructor undoes the open.
-class Accepted {
- public:
-  Accepted(Driver& driver, Handle* handle) : driver_(&driver), handle_(handle) {}
-  Accepted(Accepted&& other) noexcept : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
-  Accepted& operator=(Accepted&&) = delete;
-  ~Accepted() {
-    if (handle_ != nullptr) driver_->store->release(handle_);
-  }
-  Handle* get() const { return handle_; }
-  Handle* take() { return std::exchange(handle_, nullptr); }
-
- private:
-  Driver* driver_;
-  Handle* handle_;
-};
-
 void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, [&driver, request, node, file, how](Passthrough::Decision decision) {
     run_handler(request, [&] {
       // If the kernel cannot look a name up again, it finds no other nodeid. Example: a program that is being executed.
       if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
-      struct Counted {  // undoes the count of passthrough.open() if the open fails
-        Driver& driver;
-        fuse_ino_t node;
-        bool stays = false;
-        ~Counted() {
-          if (!stays) driver.passthrough.release(ObjectId{node}, false);
-        }
-      } counted{driver, node};
+      Counted counted(driver.passthrough, ObjectId{node}, decision);
       auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
       if (!handle) return reply_error(request, handle.error());
-      Accepted accepted(driver, *handle);
+      Accepted accepted(*driver.store, *handle);
       if (how.truncate && drops_privileges(file)) drop_privileges(request, node, accepted.get());
-      counted.stays = true;
-      answer_open(request, node, file, decision, accepted.take(), how.direct);
+      answer_open(request, node, file, decision, std::move(accepted), std::move(counted), how.direct);
     });
   });
 }
@@ -85,12 +63,15 @@ void open_to_read(const Request& request, fuse_ino_t node, const fuse_file_info&
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
   if (!handle) return reply_error(request, handle.error());
   Handle* const opened = *handle;
-  auto answer = [&driver, request, node, file, accepted = Accepted(driver, opened), direct = how.direct]() mutable {
+  auto answer = [&driver, request, node, file, accepted = Accepted(*driver.store, opened), direct = how.direct]() mutable {
     run_handler(request, [&] {
       const auto access = direct ? Passthrough::Access::kReadDirect : Passthrough::Access::kRead;
       driver.passthrough.open(ObjectId{node}, access,
-                              [request, node, file, accepted = std::move(accepted), direct](Passthrough::Decision decision) mutable {
-                                answer_open(request, node, file, decision, accepted.take(), direct);
+                              [&driver, request, node, file, accepted = std::move(accepted), direct](Passthrough::Decision decision) mutable {
+                                run_handler(request, [&] {
+                                  Counted counted(driver.passthrough, ObjectId{node}, decision);
+                                  answer_open(request, node, file, decision, std::move(accepted), std::move(counted), direct);
+                                });
                               });
     });
   };

@@ -36,7 +36,7 @@ bool FileHandles::answers_lookup(const Request& request, fuse_ino_t node, std::s
     return true;
   }
   if (name != "..") return false;
-  driver_.side_thread.run([this, request, node] { answer_parent(request, ObjectId{node}); });
+  driver_.side_thread.run([this, request, node] { run_handler(request, [&] { answer_parent(request, ObjectId{node}); }); });
   return true;
 }
 
@@ -69,7 +69,8 @@ bool FileHandles::holds(ObjectId parent, ObjectId child) const {
 }
 
 void FileHandles::look_at_all_directories() {
-  parents_.clear();
+  parents_ = {};
+  std::vector<std::pair<ObjectId, ObjectId>> found;
   std::vector<ObjectId> to_look_at = {kRootId};
   while (!to_look_at.empty() && !driver_.side_thread.stopping()) {
     const ObjectId directory = to_look_at.back();
@@ -80,13 +81,14 @@ void FileHandles::look_at_all_directories() {
       if (!page || page->empty()) break;
       for (const DirectoryItem& item : *page) {
         if (!S_ISDIR(item.type_bits)) continue;
-        parents_.emplace_back(item.id, directory);
+        found.emplace_back(item.id, directory);
         to_look_at.push_back(item.id);
       }
       after = page->back().cookie;
     }
   }
-  std::sort(parents_.begin(), parents_.end());
+  std::sort(found.begin(), found.end());
+  parents_ = std::move(found);
 }
 
 }  // namespace kvcachefs

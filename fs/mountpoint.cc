@@ -136,15 +136,14 @@ Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool none
   KVC_ASSIGN(std::string where, absolute(path));
   if (is_dead(where)) {
     KVC_ASSIGN(where, path_without_links(where));
-    auto there = mounted_on(where);
-    const bool ours = there && there->type == kMountType;
-    log::warn("{} was left by a daemon that died; {}", where, ours ? "the new mount takes its place" : "unmounting it");
-    if (!ours) lazily_unmount(where);
     // A start that was killed can have left a second dead mount below: while one is left, the bare directory stays hidden.
-    while (ours && mounts_on(where) > 1 && is_dead(where) && lazily_unmount(where)) {
+    for (auto there = mounted_on(where); there && is_dead(where); there = mounted_on(where)) {
+      if (there->type != kMountType)
+        return fail(Code::kBusy, fmt::format("mountpoint {} is a dead mount of {} ({}); unmount it first: umount -l {}", where, there->type, there->source, where));
+      if (mounts_on(where) > 1 && lazily_unmount(where)) continue;
+      log::warn("{} was left by a daemon that died; the new mount takes its place", where);
+      return PreparedMountpoint{.path = where, .dead_device = there->device};
     }
-    there = mounted_on(where);
-    if (ours && there && is_dead(where)) return PreparedMountpoint{.path = where, .dead_device = there->device};
   }
   struct stat info {};
   if (::stat(where.c_str(), &info) != 0)

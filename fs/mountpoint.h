@@ -17,7 +17,8 @@ struct PreparedMountpoint {
   std::string dead_device;  // MAJOR:MINOR of a kvcachefs mount there whose daemon has died; else empty
 };
 // Checks that a directory can be mounted on. A dead mount stays in place until the new mount can replace it (new_mount.h), because clients
-// go on and must not write into the directory below. Below a dead mount the directory may have entries; else it may only if `nonempty`.
+// go on and must not write into the directory below. Below a dead mount the directory may have entries; else it may only if `nonempty`. A dead mount
+// of another file system is refused.
 Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool nonempty);
 // Whether the mount there reports that its daemon has died. Sends a request to the daemon if it lives.
 bool is_dead(const std::string& mountpoint);

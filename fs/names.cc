@@ -3,11 +3,13 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "fs/driver.h"
 #include "fs/file_handles.h"
+#include "fs/open_guards.h"
 #include "fs/record_gate.h"
 
 namespace kvcachefs {
@@ -77,20 +79,23 @@ void read_link(const Request& request, fuse_ino_t node) {
 }
 
 // Replies to a create. If the file existed and its nodeid is passed through to readers, replies another nodeid.
-void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
+void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Accepted accepted) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite,
-                          [&driver, request, entry, file, object, handle](Passthrough::Decision decision) mutable {
-    if (decision.stale) {
-      driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
-      entry.ino = driver.passthrough.tell_node(object, false).value;
-      return answer_create(request, entry, file, object, handle);
-    }
-    if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
-      driver.passthrough.release(ObjectId{entry.ino}, false);
-      driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
-      driver.store->release(handle);
-    }
+                          [&driver, request, entry, file, object, accepted = std::move(accepted)](Passthrough::Decision decision) mutable {
+    run_handler(request, [&] {
+      if (decision.stale) {
+        driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
+        entry.ino = driver.passthrough.tell_node(object, false).value;
+        return answer_create(request, entry, file, object, std::move(accepted));
+      }
+      Handle* const handle = accepted.take();
+      if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
+        driver.passthrough.release(ObjectId{entry.ino}, false);
+        driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
+        driver.store->release(handle);
+      }
+    });
   });
 }
 
@@ -116,9 +121,10 @@ Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId
     auto opened = store.open(found->id, how, caller);
     if (!opened && is_gone(opened.error())) continue;
     if (!opened) return std::unexpected(std::move(opened).error());
+    Accepted accepted(store, *opened);
     if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened, groups_of(request));
     auto now = store.stat(found->id);  // the open may have emptied it
-    return std::pair{now ? *now : *found, *opened};
+    return std::pair{now ? *now : *found, accepted.take()};
   }
 }
 
@@ -132,8 +138,9 @@ void create(const Request& request, fuse_ino_t parent, const char* name, mode_t 
     how.truncate = file->flags & O_TRUNC;
     return reply_object_error(request, made.error(), Gone::kName, how);
   }
-  set_open_flags(driver, *file, made->second);
-  answer_create(request, to_entry(driver, made->first), *file, made->first.id, made->second);
+  Accepted accepted(*driver.store, made->second);
+  set_open_flags(driver, *file, accepted.get());
+  answer_create(request, to_entry(driver, made->first), *file, made->first.id, std::move(accepted));
 }
 
 void link(const Request& request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {

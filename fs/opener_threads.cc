@@ -34,7 +34,7 @@ bool OpenerThreads::has_thread() {
 }
 
 void OpenerThreads::work() {
-  pthread_setname_np(pthread_self(), "kvc-opens");
+  pthread_setname_np(pthread_self(), "kvc-passthru");
   std::unique_lock lock(mutex_);
   while (true) {
     ++idle_;

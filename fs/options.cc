@@ -154,7 +154,7 @@ std::vector<OptionText> mount_options_text(const MountOptions& options) {
        "0 to 1000: how long to poll for the next request of a fast reader; default 50, on one processor 0"},
       {"log_level", options.log_level, true, "trace, debug, info (default), warn, error, off"},
       {"log_file", options.log_file, false, "absolute path, rotated at 16M; default stderr when in the foreground"},
-      {"ro", options.store.read_only ? "on" : "off", false, "read-only: the volume is only read"},
+      {"ro", options.store.read_only ? "on" : "off", false, "read-only for clients; the daemon still writes to the volume (journal, index)"},
       {"nonempty", options.nonempty ? "on" : "off", false, "mount over a directory with entries"},
       {"allow_other", options.allow_other ? "on" : "off", false, "other users may enter; modes are obeyed"},
   };

@@ -45,7 +45,7 @@ bool is_ignored(int number) {
   return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-// A descriptor to poll for the signals that end a process. The signals are blocked until restore().
+// A descriptor to poll for the signals that end a process. The signals are blocked while it exists. Not valid if there is no descriptor left.
 class SignalDescriptor {
  public:
   SignalDescriptor() {
@@ -56,7 +56,10 @@ class SignalDescriptor {
     sigprocmask(SIG_BLOCK, &taken, &before_);
     descriptor_.reset(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
   }
-  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  SignalDescriptor(const SignalDescriptor&) = delete;
+  SignalDescriptor& operator=(const SignalDescriptor&) = delete;
+  ~SignalDescriptor() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  bool valid() const { return descriptor_.valid(); }
   int get() const { return descriptor_.get(); }
   void take() const {
     signalfd_siginfo info;
@@ -218,26 +221,29 @@ Status check_limits() {
   return {};
 }
 
-Readiness Readiness::start(bool foreground, const std::function<void(bool hangs)>& clean_up) {
+Result<Readiness> Readiness::start(bool foreground, const std::function<void(bool hangs)>& clean_up) {
+  constexpr const char* kPlace = "starting the daemon";
   Readiness readiness;
   if (foreground) return readiness;
   int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) return readiness;
+  if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(errno, fmt::format("{}: a pipe", kPlace));
   UniqueFd reader(ends[0]);
   readiness.pipe_.reset(ends[1]);
   const SignalDescriptor signals;  // catches also a signal that comes before the fork
+  if (!signals.valid()) return fail_errno(errno, fmt::format("{}: signalfd", kPlace));
   prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t command = getpid(), daemon = fork();
   if (daemon < 0) {
-    readiness.pipe_.reset();
-    return readiness;
+    Error error = fail_errno(errno, fmt::format("{}: fork", kPlace)).error();
+    if (error.sys_errno == EAGAIN)
+      error.message += " (a limit of processes and threads: `ulimit -u`, or pids.max of the control group, TasksMax= of a unit; raise it)";
+    return std::unexpected(std::move(error));
   }
   if (daemon != 0) {
     readiness.pipe_.reset();
     _exit(wait_for_daemon(daemon, reader, signals, clean_up));
   }
   readiness.forked_ = true;
-  signals.restore();
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != command) _exit(1);
   setsid();

@@ -29,8 +29,8 @@ class Readiness {
   // Forks unless in the foreground. The parent does not return: it waits for the report and exits with its status; after a failure it exits only
   // once the daemon has ended. It passes SIGTERM, SIGINT and SIGHUP on to the daemon. It kills a daemon that has not ended after some seconds,
   // or at the second signal. `clean_up` removes the mount of a killed daemon; `hangs`: the daemon hangs in the
-  // kernel, so its mount does not answer ENOTCONN yet.
-  static Readiness start(bool foreground, const std::function<void(bool hangs)>& clean_up);
+  // kernel, so its mount does not answer ENOTCONN yet. Fails if there can be no daemon: a limit of processes or descriptors.
+  static Result<Readiness> start(bool foreground, const std::function<void(bool hangs)>& clean_up);
   // From here on only abandoned() reports the death of the command; before, the daemon gets SIGTERM. Call in the thread that called start().
   void watch();
   // True if the command that waits for the report has ended.

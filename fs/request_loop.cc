@@ -1,15 +1,19 @@
 #include "fs/request_loop.h"
 
 #include <poll.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -35,12 +39,14 @@ RequestLoop::RequestLoop(RequestDevice& device, Settings settings)
 
 int RequestLoop::run() {
   std::vector<std::thread> threads;
-  for (uint32_t number = 1; number <= settings_.threads; ++number) {
-    threads.emplace_back([this, number] {
-      pthread_setname_np(pthread_self(), "kvc-requests");
-      work(number);
-    });
+  threads.reserve(settings_.threads);
+  try {
+    while (threads.size() < settings_.threads)
+      threads.push_back(start_thread("kvc-requests", [this, number = static_cast<uint32_t>(threads.size() + 1)] { work(number); }));
+  } catch (const std::exception& failure) {  // a limit of threads or of memory
+    log::warn("{} of {} threads take requests, and no more can be started: {}", std::max<size_t>(threads.size(), 1), settings_.threads, failure.what());
   }
+  if (threads.empty()) work(1);
   for (std::thread& thread : threads) thread.join();
   return result_;
 }

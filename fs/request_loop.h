@@ -25,7 +25,6 @@
 // requests overtake it. Its handler must not block: a request that may not overtake it has already been taken then, and waits.
 //
 // When idle, no thread wakes up: the watch ends, after ever longer ticks, some 40 ms after the last request.
-// Idle, no thread wakes up: the watch ends, in ever longer ticks, some 40 ms after the last request.
 #pragma once
 
 #include <array>
@@ -82,7 +81,8 @@ class RequestLoop {
   RequestLoop(const RequestLoop&) = delete;
   RequestLoop& operator=(const RequestLoop&) = delete;
 
-  // Handles requests until stop(), the end of the device (returns 0) or a failure (-errno). Blocks. Call once.
+  // Handles requests until stop(), the end of the device (returns 0) or a failure (-errno). Blocks. Call once. If threads cannot be started (a limit),
+  // goes on with those that there are, or with the calling one alone.
   int run();
   // Makes run() return once the requests being handled are done. May be called by any thread, or a signal handler.
   void stop();

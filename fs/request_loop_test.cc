@@ -2,10 +2,13 @@
 #include "fs/request_loop.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -378,6 +381,22 @@ TEST(RequestLoopHelp, NobodyHelpsWhoHasNoPause) {
   device.await_handled(kRequests);
   EXPECT_GT(helped.left, 0);
 }
+
+// A process that may have this many threads and handles ten requests with three: exits with 0 if it did.
+void with_threads(rlim_t most) {
+  const rlimit limit{.rlim_cur = most, .rlim_max = most};
+  constexpr uid_t kNobodyElse = 1'234'567'890;  // the limit does not bind root, and counts all threads of a user
+  if (setrlimit(RLIMIT_NPROC, &limit) != 0 || (geteuid() == 0 && setresuid(kNobodyElse, kNobodyElse, kNobodyElse) != 0)) std::_Exit(2);
+  constexpr uint64_t kRequests = 10;
+  SocketDevice device;
+  for (uint64_t i = 0; i < kRequests; ++i) device.request(kLong);
+  device.disconnect();
+  RequestLoop loop(device, {.threads = 3});
+  std::_Exit(loop.run() == 0 && device.handled() == kRequests ? 0 : 1);
+}
+
+TEST(RequestLoopThreads, ItGoesOnWithThoseThatThereAre) { EXPECT_EXIT(with_threads(2), testing::ExitedWithCode(0), ""); }
+TEST(RequestLoopThreads, ItGoesOnInTheCallingThread) { EXPECT_EXIT(with_threads(1), testing::ExitedWithCode(0), ""); }
 
 INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest,
                          testing::Values(How{"off", 0ns, false}, How{"on", 50us, false}, How{"OneProcessor", 0ns, true}),

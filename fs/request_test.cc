@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "fs/side_thread.h"
+
 namespace kvcachefs {
 namespace request_test {
 
@@ -90,6 +92,19 @@ TEST_F(RequestTest, WhatRunsLaterIsAnsweredIfItThrowsInsideTheCall) {
     later();
   });
   EXPECT_EQ(answers_, std::vector{ENOMEM});
+}
+
+// As a copy goes on once the volume has answered. The next job finds the thread alive.
+TEST_F(RequestTest, AJobOfTheSideThreadIsAnsweredIfItThrows) {
+  SideThread side_thread;
+  run([&](const Request& request) {
+    side_thread.run([request] { run_handler(request, [] { throw std::bad_alloc(); }); });
+  });
+  run([&](const Request& request) {
+    side_thread.run([this, request] { run_handler(request, [&] { answer(request, 0); }); });
+  });
+  side_thread.stop();
+  EXPECT_EQ(answers_, (std::vector{ENOMEM, 0}));
 }
 
 TEST_F(RequestTest, WhatFailsAfterTheAnswerIsNoOther) {

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -220,7 +221,7 @@ Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const s
     return fail(Code::kIo, fmt::format("{}: the mount does not answer: {}", driver.mountpoint, std::strerror(problem)));
   raise_read_ahead(driver);
   const std::string lost = driver.features();
-  log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
+  log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not available here: " + lost);
   if (!readiness.ready()) return fail(Code::kCanceled, "the command that mounts is gone");
   return {};
 }
@@ -249,10 +250,17 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
   Status announced;
   std::atomic<bool> ended{false};
   // The first request answers only once the loop runs.
-  std::thread announcer([&] {
-    announced = announce(driver, readiness, probe, ended);
-    if (!announced) loop.stop();
-  });
+  std::thread announcer;
+  try {
+    announcer = std::thread([&] {
+      announced = announce(driver, readiness, probe, ended);
+      if (!announced) loop.stop();
+    });
+  } catch (const std::exception& failure) {
+    if (driver.found_dead_mount()) after = Mountpoint::kDead;
+    return fail(Code::kIo, fmt::format("no thread can be started ({}): a limit of processes and threads (`ulimit -u`, pids.max of the control group)",
+                                       failure.what()));
+  }
   const int result = loop.run();
   ended = true;
   fuse_session_exit(driver.session);
@@ -273,6 +281,7 @@ Status take_down(Driver& driver, Mountpoint after) {
   const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver) || driver.mounted_by_itself);
   driver.caretaker->end_soon();
   driver.side_thread.stop();
+  driver.copies.stop();
   driver.gone_names.stop();
   driver.locks.stop();
   driver.passthrough.stop();
@@ -305,15 +314,17 @@ int run_mount(const MountRequest& request) {
   if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
   if (Status status = check_limits(); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
+  if (Status status = raise_descriptor_limit(); !status) return refuse(status.error());
   // Before any thread exists.
-  Readiness readiness = Readiness::start(request.foreground, [&driver](bool hangs) {
+  Result<Readiness> started = Readiness::start(request.foreground, [&driver](bool hangs) {
     // If a dead mount was found at the start, a dead mount stays: it keeps clients out of the bare directory.
     const auto left = mount_of(driver.volume_path, driver.mountpoint);
     if (left && (!driver.found_dead_mount() || (hangs && left->device != driver.dead_device))) lazily_unmount(driver.mountpoint);
   });
+  if (!started) return refuse(started.error());
+  Readiness& readiness = *started;
   MountProbe probe;
 
-  if (Status status = raise_descriptor_limit(); !status) return readiness.failed(status.error());
   give_back_large_pieces();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint, driver.found_dead_mount());

@@ -46,7 +46,7 @@ void SideThread::work() {
       working_ = !taken.empty();
       if (!working_) return;
     }
-    for (auto& job : taken) job();
+    for (auto& job : taken) std::exchange(job, nullptr)();  // a job that failed may leave the answer to the end of its Request
   }
 }
 

@@ -24,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -131,22 +132,30 @@ Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoi
                                      left_mib > 0 ? fmt::format("{} MiB stay", left_mib) : "what was stored or named last may be", mountpoint));
 }
 
-// Opens a pidfd of the daemon, which always names this process, even if its number is reused; -1 if the process cannot be seen from
-// here (another pid namespace) or is gone.
-int daemon_descriptor(const nlohmann::json& status) {
-  if (!status.is_object() || !status.contains("pid") || !status["pid"].is_number()) return -1;
-  const pid_t pid = status["pid"].get<pid_t>();
-  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
-  if (descriptor < 0) return -1;
-  // The daemon may run under another name, but its threads keep their names. In another pid namespace the number may mean another process.
+// Calls `look` with each entry of a directory of /proc until it returns true. Returns false if it never did; the directory of a process is gone once
+// the process has ended.
+template <class Look>
+bool any_entry(const std::string& directory, Look look) {
   std::error_code error;
-  for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
-    std::ifstream name_file(thread.path() / "comm");
+  for (std::filesystem::directory_iterator entry(directory, error), end; !error && entry != end; entry.increment(error))
+    if (look(entry->path())) return true;
+  return false;
+}
+
+// Opens a pidfd of the daemon, which always names this process, even if its number is reused; not valid if the process cannot be seen from
+// here (another pid namespace) or is gone.
+UniqueFd daemon_descriptor(const nlohmann::json& status) {
+  if (!status.is_object() || !status.contains("pid") || !status["pid"].is_number()) return {};
+  const pid_t pid = status["pid"].get<pid_t>();
+  UniqueFd descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!descriptor.valid()) return {};
+  // The daemon may run under another name, but its threads keep their names. In another pid namespace the number may mean another process.
+  const bool is_daemon = any_entry(fmt::format("/proc/{}/task", pid), [](const std::filesystem::path& thread) {
+    std::ifstream name_file(thread / "comm");
     std::string name;
-    if (std::getline(name_file, name) && name.starts_with("kvc-")) return descriptor;
-  }
-  close(descriptor);
-  return -1;
+    return std::getline(name_file, name) && name.starts_with("kvc-");
+  });
+  return is_daemon ? std::move(descriptor) : UniqueFd();
 }
 
 Status busy(const std::string& mountpoint) {
@@ -223,27 +232,26 @@ std::optional<std::string> place_in(const std::filesystem::path& mountinfo, dev_
 // Explains why the file system is still mounted: elsewhere as well (a bind mount), or in the mount namespace of another process.
 std::optional<std::string> where_it_goes_on(dev_t device, const std::string& source) {
   if (const auto place = place_in("/proc/self/mountinfo", device, source)) return fmt::format("at {}, where it is mounted as well", *place);
-  std::error_code error;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
-    const std::string number = process.path().filename().string();
-    if (!std::isdigit(static_cast<unsigned char>(number.front()))) continue;
-    if (place_in(process.path() / "mountinfo", device, source))
-      return fmt::format("in another mount namespace (process {} sees it, perhaps of a container)", number);
-  }
-  return std::nullopt;
+  std::optional<std::string> place;
+  any_entry("/proc", [&](const std::filesystem::path& process) {
+    const std::string number = process.filename().string();
+    if (!std::isdigit(static_cast<unsigned char>(number.front())) || !place_in(process / "mountinfo", device, source)) return false;
+    place = fmt::format("in another mount namespace (process {} sees it, perhaps of a container)", number);
+    return true;
+  });
+  return place;
 }
 
 // Waits until the daemon has ended. It ends by itself once it has written out its data, unless others still see the mount.
-Status wait_for_end(const UmountArguments& arguments, const MountEntry& mount, int daemon, dev_t device) {
+Status wait_for_end(const UmountArguments& arguments, const MountEntry& mount, const UniqueFd& daemon, dev_t device) {
   const std::string& mountpoint = mount.mountpoint;
   Progress progress([&] {
     if (!arguments.quiet) fmt::print(stderr, "{}: unmounted, waiting for the daemon to close the volume\n", mountpoint);
   });
   constexpr int kLookMs = 2000;
-  pollfd end{daemon, POLLIN, 0};
+  pollfd end{daemon.get(), POLLIN, 0};
   std::optional<std::string> where;
   while (!where && poll(&end, 1, kLookMs) <= 0) where = device == 0 ? std::nullopt : where_it_goes_on(device, mount.source);
-  close(daemon);
   if (!where) return {};
   return fail(Code::kBusy, fmt::format("{} is unmounted here and goes on {}: its daemon ends when that does", mountpoint, *where));
 }
@@ -254,25 +262,18 @@ Status unmount_whole(const UmountArguments& arguments) {
   KVC_ASSIGN(const MountEntry mount, mount_at(mountpoint));
   const nlohmann::json status = status_of(mountpoint);
   const uint64_t staged = staged_bytes(status);
-  const int daemon = daemon_descriptor(status);
+  const UniqueFd daemon = daemon_descriptor(status);
   Result<bool> drained = false;
   if (!arguments.lazy) drained = drain(arguments, mountpoint);
-  if (!drained) {
-    if (daemon >= 0) close(daemon);
-    return std::unexpected(std::move(drained).error());
-  }
+  if (!drained) return std::unexpected(std::move(drained).error());
   const int64_t drained_ns = system_clock().monotonic_ns();
   struct stat root {};
-  const dev_t device = daemon >= 0 && stat(mountpoint.c_str(), &root) == 0 ? root.st_dev : 0;
-  if (Status result = unmount(mountpoint, arguments.lazy); !result) {
-    if (daemon >= 0) close(daemon);
-    return result;
-  }
+  const dev_t device = daemon.valid() && stat(mountpoint.c_str(), &root) == 0 ? root.st_dev : 0;
+  KVC_TRY(unmount(mountpoint, arguments.lazy));
   std::string ending = "its daemon had died, runs elsewhere or tells this user nothing: not waited for";
-  if (daemon >= 0 && arguments.lazy) {
-    close(daemon);
+  if (daemon.valid() && arguments.lazy) {
     ending = "its daemon writes out what is staged when the last open file is closed, and ends";
-  } else if (daemon >= 0) {
+  } else if (daemon.valid()) {
     KVC_TRY(wait_for_end(arguments, mount, daemon, device));
     ending = *drained ? "its daemon has closed the volume" : "its daemon has ended";
   }

@@ -9,6 +9,7 @@
 #include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/index/index.h"
+#include "store/peers/quarantined_ids.h"
 #include "store/peers/statements.h"
 
 namespace kvcachefs {
@@ -18,6 +19,7 @@ struct Part {
   std::string node;
   std::shared_ptr<const Index> index;
   std::shared_ptr<const Statements> statements;
+  std::shared_ptr<const QuarantinedIds> quarantined = {};  // null: not known
 };
 
 // A batch of a peer's journal that is being applied to its part.

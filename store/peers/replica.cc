@@ -97,6 +97,7 @@ Status Replica::load(const LookOut& look_out, Loading loading) {
 Status Replica::load_anew(const LookOut& look_out) {
   Outlook outlook = look_out();
   KVC_ASSIGN(Filled filled, find_or_fill(outlook.epoch));
+  KVC_ASSIGN(filled.quarantined, quarantined_in(*filled.index, loading_.meanwhile));
   // That may have taken minutes. The next poll enters a newer epoch, from the end of this one.
   if (const Outlook now = look_out(); now.epoch == outlook.epoch) outlook = now;
   auto statements = std::make_shared<Statements>();
@@ -109,12 +110,12 @@ Status Replica::load_anew(const LookOut& look_out) {
   }
   if (index_ != nullptr) retired_.emplace_back(index_, generation_);
   index_ = std::move(filled.index);
+  quarantined_ = std::move(filled.quarantined);
   generation_ = filled.generation;
   statements_ = std::move(statements);
   checkpoint_ = filled.checkpoint;
   before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
-  applied_since_ns_.reset();
-  if (applied) applied_since_ns_ = 0;  // the next commit writes it
+  applied_since_ns_ = applied ? std::optional<int64_t>(0) : std::nullopt;  // 0: the next commit writes it
   growth_bytes_.reset();
   early_since_ns_.reset();
   wants_load_ = false;
@@ -126,8 +127,7 @@ Status Replica::load_anew(const LookOut& look_out) {
   return {};
 }
 
-// Returns whether anything was applied. Leaves what stops it to poll(), which meets it next and reports it; only an error of meanwhile() is
-// returned as an error.
+// Returns whether anything was applied. Only an error of meanwhile() is returned: what else stops it poll() meets next, and reports.
 Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook) {
   bool applied = false;
   const auto written = outlook.written && outlook.written->epoch == tail.position().epoch ? outlook.written : std::nullopt;
@@ -142,6 +142,7 @@ Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, St
     const Batch believed = possible(batch, after.epoch);
     KVC_TRY(filled.index->apply(believed, after));
     statements.apply(believed, after);
+    filled.quarantined->add(believed);
     applied = true;
     if (loading_.applied) loading_.applied(believed);
     return {};
@@ -442,6 +443,7 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
   const auto work = [&]() -> Status {
     KVC_TRY(index_->apply(believed, after));
     statements_->apply(believed, after);
+    quarantined_->add(believed);
     return {};
   };
   KVC_ASSIGN(auto replaced, replaced_by(believed));

@@ -105,7 +105,7 @@ class Replica {
   Status forget(std::string_view node, JournalPosition answered);
 
   // Null pointers: there is nothing yet.
-  Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_}; }
+  Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_, quarantined_}; }
 
   State state() const { return state_; }
   const std::string& reason() const { return reason_; }  // for the last two states
@@ -127,6 +127,7 @@ class Replica {
     JournalPosition position;
     std::optional<HeadCheckpoint> checkpoint;
     bool waits = false;  // for a checkpoint: what comes next does not continue from `position`
+    std::shared_ptr<QuarantinedIds> quarantined = {};
     bool has_checkpoint_of(uint32_t epoch) const { return checkpoint && checkpoint->epoch >= epoch; }
   };
   using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
@@ -159,6 +160,7 @@ class Replica {
 
   const Setup setup_;
   IndexPtr index_;
+  std::shared_ptr<QuarantinedIds> quarantined_;
   std::shared_ptr<Statements> statements_;
   uint64_t generation_ = 0;  // of index_
   std::optional<JournalTail> tail_;

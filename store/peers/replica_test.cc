@@ -228,6 +228,43 @@ TEST_P(ReplicaTest, WhatALoadAppliesIsHandedOn) {
   EXPECT_EQ(touches, 1u);
 }
 
+TEST_P(ReplicaTest, WhatThePeerHasInQuarantineIsKept) {
+  const auto damaged = [](uint64_t number) {
+    PutRecord put = object(id(number), S_IFREG | 0644);
+    put.object.body.quarantined = true;
+    return put;
+  };
+  auto daemon = start(1);
+  for (const uint64_t number : {5, 6, 7, 8}) daemon->make_file(number, std::to_string(number));
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  ASSERT_TRUE(replica->part().quarantined);
+  EXPECT_FALSE(replica->part().quarantined->may_contain(id(5)));
+  daemon->say({damaged(5)});
+  poll(*replica, daemon->outlook());
+  EXPECT_TRUE(replica->part().quarantined->may_contain(id(5)));
+  EXPECT_FALSE(replica->part().quarantined->may_contain(id(6)));
+  EXPECT_TRUE(commit_due(*replica, 100 * kSecondNs));
+  daemon->make_checkpoint(1);
+  daemon->say({damaged(7)});
+  for (const bool again : {false, true}) {  // from the index that is there, and from the checkpoint
+    if (again) std::filesystem::remove_all(scratch_.path("node-a"));
+    replica = make();
+    ASSERT_TRUE(load(*replica, *daemon));
+    const auto kept = replica->part().quarantined;
+    EXPECT_TRUE(kept->may_contain(id(5)) && kept->may_contain(id(7)));
+    EXPECT_FALSE(kept->may_contain(id(6)) || kept->may_contain(id(8)) || kept->has_all());
+  }
+}
+
+TEST(QuarantinedIdsTest, TooManyAreNotKept) {
+  QuarantinedIds ids;
+  for (uint64_t number = 1; number <= QuarantinedIds::kMost; ++number) ids.add(ObjectId::make(0, 1, number));
+  EXPECT_FALSE(ids.may_contain(ObjectId::make(0, 1, 1 << 20)));
+  ids.add(ObjectId::make(0, 1, 1 << 21));
+  EXPECT_TRUE(ids.has_all() && ids.may_contain(ObjectId::make(0, 1, 1 << 20)));
+}
+
 // A load can take minutes: at its end the latest known position of the peer counts.
 TEST_P(ReplicaTest, ALoadLooksOutOnceMoreAtItsEnd) {
   auto daemon = start(1);

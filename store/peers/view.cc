@@ -338,6 +338,8 @@ bool NameView::has_quarantined(uint32_t ordinal) const {
 
 bool NameView::is_quarantined_there(ObjectId id) const {
   if (!id.is_foreign() || !has_quarantined(id.node_ordinal())) return false;
+  const auto& known = part_of(id)->quarantined;
+  if (known && !known->may_contain(id_there(id))) return false;
   const auto object = part_of(id)->index->find_object_summary(id_there(id));
   return object && *object && (*object)->body.quarantined;
 }

@@ -132,6 +132,26 @@ TEST_F(ViewTest, WhatCannotBeServedGivesWay) {
   EXPECT_EQ(find(kRootId, "x"), here(kA, 5));
 }
 
+// A listing asks for each name: only the rows of objects that may be in quarantine are read.
+TEST_F(ViewTest, WhichObjectsOfAPeerAreInQuarantineIsKnownWithoutTheirRows) {
+  PutRecord bad = file(id(5), 10), worse = file(id(6), 11);
+  bad.object.body.quarantined = worse.object.body.quarantined = true;
+  say(kA, {bad, NameRecord{kRootId, "x", id(5)}, worse, NameRecord{kRootId, "y", id(6)}, file(id(7), 12), NameRecord{kRootId, "z", id(7)}});
+  EXPECT_TRUE(view_.is_quarantined_there(here(kA, 5)) && view_.is_quarantined_there(here(kA, 6)));
+  EXPECT_FALSE(view_.is_quarantined_there(here(kA, 7)));
+  Part known = part(kA);
+  const auto ids = std::make_shared<QuarantinedIds>();
+  ids->add(id(5));
+  ids->add(id(7));
+  known.quarantined = ids;
+  view_.set_peers({known, part(kC)});
+  EXPECT_TRUE(view_.is_quarantined_there(here(kA, 5)));
+  EXPECT_FALSE(view_.is_quarantined_there(here(kA, 6))) << "it is not read";
+  EXPECT_FALSE(view_.is_quarantined_there(here(kA, 7))) << "it was once: its row decides";
+  ids->add_all();
+  EXPECT_TRUE(view_.is_quarantined_there(here(kA, 6)));
+}
+
 TEST_F(ViewTest, DirectoriesOfOnePathAreOne) {
   say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, file(id(6), 10), NameRecord{id(5), "x", id(6)}});
   const ObjectId d = find(kRootId, "d");

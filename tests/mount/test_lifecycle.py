@@ -389,6 +389,20 @@ def test_umount_drains_what_is_staged(new_mount):
         check(mount, f"chunk{index}")
 
 
+def test_umount_drains_although_the_daemon_s_threads_cannot_be_listed(new_mount, temp_dir):
+    """As when the daemon ends while the command looks at its threads."""
+    library = os.path.join(temp_dir, "gone_tasks.so")
+    source = os.path.join(os.path.dirname(kvc_mount.__file__), "native", "gone_tasks.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    mount = new_mount({"flush_interval_ms": 60_000})
+    put(mount, "chunk")
+    sanitizer = os.environ.get("ASAN_OPTIONS", "")
+    environment = dict(os.environ, LD_PRELOAD=library, ASAN_OPTIONS=f"{sanitizer}:verify_asan_link_order=0".lstrip(":"))
+    result = run_command("umount", mount.path, env=environment)
+    assert result.returncode == 0 and "written out in" in result.stdout, result.stdout + result.stderr
+    mount._wait_for_end(60)
+
+
 def test_umount_waits_for_a_daemon_that_runs_under_another_name(new_mount, monkeypatch, temp_dir):
     other = os.path.join(temp_dir, "kv")
     shutil.copy(kvc_env.BINARY, other)

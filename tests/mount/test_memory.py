@@ -413,3 +413,38 @@ def test_no_memory_for_a_request_is_its_error_alone(new_mount):
     assert errors and set(errors) == {errno.ENOMEM}, errors
     assert os.pread(read, MIB, 0) == bytes(MIB)
     os.close(read)
+
+
+@pytest.mark.skipif(kvc_env.has_sanitizer(), reason="its allocator ends the process")
+def test_no_memory_for_a_copy_is_its_error_alone(new_mount):
+    """What is read from the volume is copied once the volume has answered."""
+    mount = new_mount({"memory": "64M", "pack_below": "64M"})
+    source, target = os.path.join(mount.path, "source"), os.path.join(mount.path, "target")
+    body = os.urandom(16 * MIB)
+    with open(source, "wb") as file:
+        file.write(body)
+    mount.drain()
+    read, write = os.open(source, os.O_RDONLY), os.open(target, os.O_RDWR | os.O_CREAT)
+    before = resource.prlimit(mount.pid, resource.RLIMIT_DATA)
+    errors = []
+    try:
+        for offset in range(0, len(body), 4 * MIB):
+            os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+            resource.prlimit(mount.pid, resource.RLIMIT_DATA, (1, before[1]))
+            try:
+                os.copy_file_range(read, write, MIB, offset, offset)
+            except OSError as error:
+                errors.append(error.errno)
+            resource.prlimit(mount.pid, resource.RLIMIT_DATA, before)
+    finally:
+        if mount.alive():
+            resource.prlimit(mount.pid, resource.RLIMIT_DATA, before)
+    assert mount.alive(), mount.log_text()[-2000:]
+    assert errors and set(errors) == {errno.ENOMEM}, errors
+    copied = 0
+    while copied < len(body):
+        os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+        copied += os.copy_file_range(read, write, len(body) - copied, copied, copied)
+    assert_bytes(os.pread(write, len(body), 0), body, "the copy")
+    os.close(read)
+    os.close(write)

@@ -1,5 +1,6 @@
 """A new mount in the place of one that a killed daemon left, while clients go on."""
 
+import ctypes
 import errno
 import fcntl
 import glob
@@ -186,6 +187,30 @@ def test_a_start_that_is_refused_leaves_the_dead_mount(new_mount):
         refused = run_command("mount", mount.volume, mount.path)
         assert refused.returncode == 1, refused.stderr
     assert_dead(mount.path)
+    mount.start()
+    assert len(mounts_on(mount.path)) == 1
+
+
+@pytest.mark.needs_root
+def test_a_dead_mount_of_another_program_is_left_alone(new_mount):
+    """Before, it was unmounted at once: when the start failed later, clients wrote into the bare directory."""
+    mount = new_mount(start=False)
+    device = os.open("/dev/fuse", os.O_RDWR)
+    try:
+        options = f"fd={device},rootmode=40000,user_id=0,group_id=0"
+        assert ctypes.CDLL(None).mount(b"host:/dir", os.fsencode(mount.path), b"fuse.sshfs", 0, options.encode()) == 0
+    finally:
+        os.close(device)  # its daemon has died
+    try:
+        assert_dead(mount.path)
+        for options in ([], ["-o", "durability=nonsense"], ["-o", "nonempty"]):
+            refused = run_command("mount", mount.volume, mount.path, *options)
+            assert refused.returncode == 1, refused.stderr
+            assert_dead(mount.path)
+        assert f"{mount.path} is a dead mount of fuse.sshfs (host:/dir)" in refused.stderr, refused.stderr
+        assert f"umount -l {mount.path}" in refused.stderr and not os.path.exists(mount.volume)
+    finally:
+        subprocess.run(["umount", "-l", mount.path], check=True)
     mount.start()
     assert len(mounts_on(mount.path)) == 1
 

@@ -3,6 +3,7 @@
 import fcntl
 import glob
 import os
+import resource
 import signal
 import subprocess
 
@@ -191,3 +192,23 @@ def test_a_request_that_is_read_as_the_kernel_unmounts_is_no_failure(start, prel
     assert "Software caused connection abort" in output  # libfuse has seen it
     assert command.returncode == 0, output
     assert_nothing_is_left(mount, at_once=True)
+
+
+@pytest.mark.needs_root
+def test_a_daemon_that_cannot_be_started(new_mount):
+    """By an ordinary user, because no limit of processes holds for root. The command never takes the place of the daemon."""
+    user = 65534
+    mount = new_mount(start=False)
+    os.makedirs(mount.volume)
+    for path in (mount.base, mount.path, mount.volume):
+        os.chown(path, user, user)
+
+    def lowered():
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+        resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+
+    result = run_command("mount", mount.volume, mount.path, preexec_fn=lowered)
+    assert result.returncode == 1 and "starting the daemon: fork: " in result.stderr and "ulimit -u" in result.stderr, result.stderr
+    assert os.listdir(mount.volume) == [] and mount_entry(mount.path) is None and not processes_of(mount.volume)
