@@ -288,11 +288,28 @@ namespace {
 // For the signal handler.
 std::atomic<RequestLoop*> loop_to_stop{nullptr};
 std::atomic<bool> stop_wanted{false};
+std::atomic<int> interrupts{0};
+
+void note_interrupt(int number) {
+  if (number == SIGINT) ++interrupts;
+}
+
+// For SIGINT once the loop has ended, for whatever reason.
+void give_up_at_second(int) {
+  if (++interrupts > 1) {
+    std::signal(SIGINT, SIG_DFL);
+    raise(SIGINT);
+    return;
+  }
+  constexpr std::string_view kText = "kvcachefs: still writing out what is staged; interrupt once more to give that up\n";
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+}
 }  // namespace
 
 StopOnSignals::StopOnSignals() {
   for (int number : kEndingSignals)
-    set(number, [](int) {
+    set(number, [](int signal) {
+      note_interrupt(signal);
       stop_wanted = true;
       if (RequestLoop* loop = loop_to_stop.load()) loop->stop();
     });
@@ -308,7 +325,7 @@ bool StopOnSignals::wanted() { return stop_wanted; }
 
 StopOnSignals::~StopOnSignals() {
   for (int number : {SIGTERM, SIGHUP}) set(number, SIG_IGN);
-  set(SIGINT, SIG_DFL);
+  set(SIGINT, give_up_at_second);
   loop_to_stop = nullptr;
 }
 

@@ -48,8 +48,8 @@ class Readiness {
 };
 
 // While such an object exists, SIGTERM, SIGINT and SIGHUP end the loop given to set_loop(); the mount is then taken down in order.
-// The daemon then writes out its staged data, which may take minutes; a second SIGTERM or SIGHUP does not stop that. A second Ctrl-C
-// ends the daemon.
+// The daemon then writes out its staged data, which may take minutes; SIGTERM or SIGHUP does not stop that, and neither does the first
+// SIGINT (Ctrl-C) of the process, whatever ended the loop. The second ends the daemon.
 class StopOnSignals {
  public:
   StopOnSignals();

@@ -310,14 +310,15 @@ def test_sigterm_is_a_clean_unmount(new_mount):
         check(mount, f"chunk{index}")
 
 
-def test_a_second_sigterm_does_not_cut_the_drain_short(new_mount):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_another_signal_does_not_cut_the_drain_short(new_mount, number):
     mount = new_mount({"flush_interval_ms": 60_000})
     for index in range(100):
         put(mount, f"chunk{index}")
     mount.process.send_signal(signal.SIGTERM)
     wait_until(lambda: mount_entry(mount.path) is None, 60, "the daemon has unmounted")
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        mount.process.send_signal(number)
+    for another in (number, signal.SIGHUP):
+        mount.process.send_signal(another)
     mount._wait_for_end(60)
     mount.start()
     assert not mount.status()["recovery"]["unclean_start"]
