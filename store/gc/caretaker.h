@@ -58,7 +58,7 @@ class Caretaker {
   Caretaker(const Caretaker&) = delete;
   Caretaker& operator=(const Caretaker&) = delete;
 
-  void start();
+  void start();  // if no thread can be started, nothing is done, and the status has the reason
   // Ends a turn that is under way. After it returns nothing is asked of the daemon's own store.
   void end_soon();
   // The same; blocks until the tended part is closed.
@@ -76,6 +76,7 @@ class Caretaker {
   class Turn;
 
   void run();
+  void tell_problem(std::string problem);
   std::optional<StoreStatus> own_status();
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
   std::optional<std::string> choose(const StoreStatus& status, const StoreOptions& options);

@@ -23,8 +23,9 @@ constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are wo
 
 // --- its thread ---
 
-void Keeper::start() {
-  thread_ = start_thread("kvc-keeper", [this] { run(); });
+Status Keeper::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-keeper", [this] { run(); }));
+  return {};
 }
 
 void Keeper::run() {

@@ -76,7 +76,7 @@ class Keeper {
   explicit Keeper(Parts parts) : parts_(parts) {}
   ~Keeper() { stop(); }
 
-  void start();
+  Status start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
   // Does one turn; with `force` does everything that may be done. Returns true if something was done.

@@ -82,15 +82,17 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .claim_user = parts_.claim_user});
 }
 
-void PeerFollower::start() {
+Status PeerFollower::start() {
   has_thread_ = true;
-  thread_ = start_thread("kvc-peers", [this] {
-    while (!stopping_) {
-      const int64_t left_ns = round() - parts_.clock.monotonic_ns();
-      if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
-    }
-  });
-  if (parts_.claim_user != nullptr) claim_thread_ = start_thread("kvc-claim", [this] { run_claim(); });
+  KVC_ASSIGN(thread_, start_thread("kvc-peers", [this] {
+               while (!stopping_) {
+                 const int64_t left_ns = round() - parts_.clock.monotonic_ns();
+                 if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
+               }
+             }));
+  if (parts_.claim_user == nullptr) return {};
+  KVC_ASSIGN(claim_thread_, start_thread("kvc-claim", [this] { run_claim(); }));
+  return {};
 }
 
 // Serves only the claim, for which the other thread may be too busy.
