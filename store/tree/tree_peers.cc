@@ -192,8 +192,8 @@ bool Tree::Write::drop_left_directories(size_t most) {
   const auto& adopted = tree().adopted_;
   std::vector<ObjectId> looked_at;
   for (auto each = adopted.upper_bound(tree().adopted_looked_at_); each != adopted.end() && looked_at.size() < most; ++each) looked_at.push_back(*each);
-  tree().adopted_looked_at_ = looked_at.size() < most ? ObjectId{} : looked_at.back();
-  bool dropped = false;
+  const bool is_last = looked_at.size() < most;
+  tree().adopted_looked_at_ = is_last ? ObjectId{} : looked_at.back();
   for (const ObjectId id : looked_at) {
     const auto path = tree().classes_.find(id);
     const auto shared = view().has_foreign_member(id);
@@ -209,9 +209,9 @@ bool Tree::Write::drop_left_directories(size_t most) {
       continue;
     }
     tree().parts_.dirty.wake();
-    dropped = true;  // the one above it may be empty now
+    tree().adopted_dropped_ = true;  // the one above it may be empty now
   }
-  return looked_at.size() < most && !dropped;
+  return is_last && !std::exchange(tree().adopted_dropped_, false);
 }
 
 // The batch that journals the name will state that these are gone; names that peers give there meanwhile stay.

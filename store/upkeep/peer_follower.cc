@@ -261,12 +261,12 @@ void PeerFollower::close_what_went() {
   }
 }
 
-// In pieces, because clients wait for the lock.
+// In small pieces, because clients wait for the lock, and a look at a directory takes longer the more nodes there are.
 void PeerFollower::drop_left_directories() {
-  constexpr size_t kMostAtOnce = 4096;
+  constexpr size_t kMost = 4096, kAtOnce = 64;
   names_went_ |= parts_.tree.adopted_lost_names();
-  if (!std::exchange(names_went_, false)) return;
-  names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
+  for (size_t looked_at = 0; names_went_ && looked_at < kMost && !stopping_; looked_at += kAtOnce)
+    names_went_ = !parts_.tree.write().drop_left_directories(kAtOnce);
 }
 
 // A node that has loaded a checkpoint without a statement must have read its answer: answers are kept for a minute after that.
