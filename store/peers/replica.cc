@@ -480,15 +480,6 @@ Batch Replica::possible(const Batch& batch, uint32_t epoch) {
   return believed;
 }
 
-Status Replica::forget(std::string_view node, JournalPosition answered) {
-  if (index_ == nullptr) return {};
-  KVC_TRY(index_->forget_statements(node, answered));
-  statements_->forget(node, answered);
-  if (!applied_since_ns_) applied_since_ns_ = 0;  // the next commit writes it
-  growth_bytes_.reset();
-  return {};
-}
-
 uint64_t Replica::bytes_behind(const Outlook& outlook) const {
   if (!outlook.written || *outlook.written <= position_) return 0;
   const bool same_file = outlook.written->epoch == position_.epoch && outlook.written->seq == position_.seq;

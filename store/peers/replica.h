@@ -99,8 +99,10 @@ class Replica {
   // Removes a directory of indexes that no replica uses. Leaves anything else in it alone; the directory then stays.
   static Status remove(const std::string& directory);
 
-  // Drops the peer's statements about `node` up to `answered`: they are answered, and every reader knows it. Call while nobody reads the part.
-  Status forget(std::string_view node, JournalPosition answered);
+  // Drops the peer's statements about `node` up to `answered`: they are answered, and every reader knows it. `alone` runs a short step while nobody
+  // reads the part; it is not called if there are no such statements.
+  using Alone = std::function<Status(const std::function<Status()>& work)>;
+  Status forget(std::string_view node, JournalPosition answered, const Alone& alone);
 
   // Null pointers: there is nothing yet.
   Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_}; }

@@ -104,6 +104,8 @@ class Tree {
   NameView& view() { return view_; }  // for code that changes the parts of peers, while it holds the lock exclusively
   // `work` applies a batch of this node's journal to its index: a batch with statements about peers' objects, or answers to peers.
   Status change_own(const Batch& batch, JournalPosition after, const std::function<Status()>& work);
+  // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer. Call on one thread.
+  Status forget_statements(const std::string& peer, JournalPosition answered);
 
  private:
   struct Lingering {

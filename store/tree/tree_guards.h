@@ -141,8 +141,6 @@ class Tree::Write final : public Tree::View {
   std::vector<ObjectId> still_read(uint32_t ordinal);  // the peer's objects, in its ids, ascending, that it gave up and that are read here; some hundreds
   // Carries out the peer's statements up to `until` on this node's names; returns what is to be journaled after these names.
   Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
-  // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer.
-  Status forget_statements(const std::string& peer, JournalPosition answered);
 
   // --- quarantine and places ---
   void mark_quarantined(const ObjectPtr& object);  // the object is locked

@@ -65,6 +65,14 @@ Status Tree::change_own(const Batch& batch, JournalPosition after, const std::fu
   });
 }
 
+// The index is scanned before the lock is taken: that may read the disk.
+Status Tree::forget_statements(const std::string& peer, JournalPosition answered) {
+  KVC_TRY(parts_.index.forget_statements(peer, answered));
+  const Write names = write();
+  statements_->forget(peer, answered);
+  return {};
+}
+
 // --- directories ---
 
 // Clients know each directory by an id of this node, so their changes in it are journaled as usual. A directory that only peers have
@@ -440,11 +448,6 @@ Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) 
     }
   }
   return answered;
-}
-
-Status Tree::Write::forget_statements(const std::string& peer, JournalPosition answered) {
-  tree().statements_->forget(peer, answered);
-  return tree().parts_.index.forget_statements(peer, answered);
 }
 
 // Like an unlink, of the child that this node's journal has there, and of versions written before it: a program that has it open for writing goes on

@@ -274,15 +274,16 @@ void PeerFollower::forget_answered() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - forgot_ns_ < kForgetNs) return;
   forgot_ns_ = now_ns;
-  Tree::Write tree = parts_.tree.write();
   std::map<std::string, JournalPosition> answered;
-  for (const PeerStatus& status : peers_->status()) {
-    const Part* const peer = tree.view().peer(status.ordinal);
-    if (peer == nullptr || !peer->statements) continue;
-    if (const auto before = answered_.find(status.node); before != answered_.end())
-      if (Status forgot = tree.forget_statements(status.node, before->second); !forgot) log::warn("index: {}", forgot.error().message);
-    answered.emplace(status.node, peer->statements->seen(parts_.own.node));
+  {
+    const Tree::Read tree = parts_.tree.read();
+    for (const PeerStatus& status : peers_->status())
+      if (const Part* const peer = tree.view().peer(status.ordinal); peer != nullptr && peer->statements)
+        answered.emplace(status.node, peer->statements->seen(parts_.own.node));
   }
+  for (const auto& [node, now] : answered)
+    if (const auto before = answered_.find(node); before != answered_.end())
+      if (Status forgot = parts_.tree.forget_statements(node, before->second); !forgot) log::warn("index: {}", forgot.error().message);
   answered_ = std::move(answered);
 }
 
