@@ -278,6 +278,7 @@ Status StoreImpl::start(std::string_view holder) {
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
   if (!background_) return {};
+  index_->set_let_go_wanted([this] { keeper_->want_let_go(); });
   Status started = threads_.start();
   if (!started) static_cast<void>(close());  // the next start then finds a clean end
   return started;

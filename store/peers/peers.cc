@@ -143,7 +143,7 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   std::error_code error;
   std::filesystem::create_directories(parts_.directory, error);
   if (error) log::warn("{}: {}", parts_.directory, error.message());
-  peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
+  peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal, [this] { let_go_soon_ = true; }});
   peer->extents = std::make_shared<Extents>(parts_.volume, identity, std::min<size_t>(parts_.open_extents, descriptor_shares().open_extents / 4),
                                             Extents::Whose::kPeers);
   generations_.note(node.ordinal, name, parts_.own.volume_uuid);

@@ -70,6 +70,7 @@ Result<Replica::IndexPtr> Replica::open_index(uint64_t generation, Index::Found&
   std::string why;
   KVC_ASSIGN(auto index, Index::open(path_of(generation), {setup_.identity.volume_uuid, setup_.identity.node}, &found, &why));
   if (!why.empty()) log::warn("peer {}: {}", setup_.identity.node, why);
+  index->set_let_go_wanted(setup_.let_go_wanted);
   return IndexPtr(std::move(index));
 }
 

@@ -37,6 +37,7 @@ class Replica {
     FileIdentity identity;  // of the peer; the epoch does not matter
     std::string directory;  // for its indexes and nothing else
     uint32_t ordinal = 0;
+    std::function<void()> let_go_wanted = {};  // call let_go_of_mapped() soon; see Index. May be empty
   };
   // Runs `work`, which applies the batch, while nobody reads the part, and calls NameView::change() within it.
   using Change = std::function<Status(const PeerBatch& batch, const std::function<Status()>& work)>;
