@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <future>
 #include <mutex>
 #include <ranges>
@@ -16,6 +15,8 @@
 
 #include <fmt/format.h>
 
+#include "store/base/bytes.h"
+#include "store/base/checksum.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
 #include "store/base/thread.h"
@@ -51,9 +52,6 @@ StoreOptions options_for(const std::string& node, const StoreOptions& own, const
   return options;
 }
 
-// The living nodes try to tend a node in the order of this rank, which is the same on each of them; greater ranks first.
-size_t rank_of(const std::string& by, const std::string& node) { return std::hash<std::string>()(by + "\n" + node); }
-
 int64_t adopt_after_ms(const StoreOptions& options) { return static_cast<int64_t>(options.adopt_after_s) * 1'000; }
 
 std::string holder(const std::string& own_node) { return fmt::format("pid={} host={}{}node={}", getpid(), node_name_of_host(), kTendedHolder, own_node); }
@@ -64,6 +62,8 @@ const StoreStatus::Peer* find_peer(const StoreStatus& status, const std::string&
 }
 
 }  // namespace
+
+uint64_t rank_of(const std::string& by, const std::string& node) { return checksum(as_bytes(by + "\n" + node)); }
 
 // One node's part, while it is open here.
 class Caretaker::Turn {

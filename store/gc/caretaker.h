@@ -23,6 +23,9 @@
 
 namespace kvcachefs {
 
+// The living nodes try to tend a node in the order of this rank, which is the same on each of them, whatever its build; greater ranks first.
+uint64_t rank_of(const std::string& by, const std::string& node);
+
 struct CaretakerStatus {
   std::string tends;    // the node; empty: none
   std::string problem;  // of the last try; empty: it went well

@@ -82,6 +82,9 @@ class CaretakerTest : public ::testing::Test {
   std::unique_ptr<TestStore> a = std::make_unique<TestStore>(options("a"), b);
 };
 
+// Daemons of several builds share a volume.
+TEST(Caretaker, TheOrderInWhichNodesTryIsTheSameInEachBuild) { EXPECT_EQ(rank_of("a", "b"), 14271779286921882934u); }
+
 TEST_F(CaretakerTest, WhatOthersRemovedOfANodeThatIsGoneComesBack) {
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
   ASSERT_TRUE(a->write_file("removed", TestStore::payload(2, 8 * kMiB)));
