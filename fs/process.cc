@@ -261,11 +261,15 @@ bool Readiness::abandoned() const {
 
 bool Readiness::ready() {
   tell_systemd("READY=1");
-  if (!forked_) return true;
+  if (!forked_) {
+    log::write_behind();
+    return true;
+  }
   // Detached from here on.
   if (chdir("/") != 0) log::warn("chdir /: {}", std::strerror(errno));
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int descriptor : {0, 1, 2}) dup2(null.get(), descriptor);
+  log::write_behind();
   return report(kReady);
 }
 

@@ -277,8 +277,11 @@ Status StoreImpl::start(std::string_view holder) {
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
-  if (background_) threads_.start();
-  return {};
+  if (!background_) return {};
+  index_->set_let_go_wanted([this] { keeper_->want_let_go(); });
+  Status started = threads_.start();
+  if (!started) static_cast<void>(close());  // the next start then finds a clean end
+  return started;
 }
 
 // Without it a volume that others have filled could not be mounted to remove something. A life that tends or collects gives its RESERVE back where

@@ -5,19 +5,26 @@
 
 namespace kvcachefs {
 
-void StoreThreads::start() {
+Status StoreThreads::start() {
   run_ = true;
-  rooms_.committer_->start();
-  rooms_.bulk_->start();
-  rooms_.urgent_->start();
-  rooms_.keeper_->start();
-  if (rooms_.peers_) rooms_.peers_->start();
-  rooms_.resumer_.start();
-  rooms_.opener_.start();
-  rooms_.read_ahead_->start();
-  rooms_.page_warmer_->start();
-  rooms_.file_mover_->start();
-  rooms_.scrubber_->start();
+  Status started = start_each();
+  if (!started) stop();
+  return started;
+}
+
+Status StoreThreads::start_each() {
+  KVC_TRY(rooms_.committer_->start());
+  KVC_TRY(rooms_.bulk_->start());
+  KVC_TRY(rooms_.urgent_->start());
+  KVC_TRY(rooms_.keeper_->start());
+  if (rooms_.peers_) KVC_TRY(rooms_.peers_->start());
+  KVC_TRY(rooms_.resumer_.start());
+  KVC_TRY(rooms_.opener_.start());
+  KVC_TRY(rooms_.read_ahead_->start());
+  KVC_TRY(rooms_.page_warmer_->start());
+  KVC_TRY(rooms_.file_mover_->start());
+  KVC_TRY(rooms_.scrubber_->start());
+  return {};
 }
 
 void StoreThreads::stop() {

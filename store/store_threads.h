@@ -12,7 +12,8 @@ class StoreThreads {
  public:
   explicit StoreThreads(StoreRooms& rooms) : rooms_(rooms) {}
 
-  void start();
+  // Fails where the process may have no more threads: then none runs.
+  Status start();
   bool run() const { return run_; }
   // Returns when no thread runs any more and each call is answered. May be called without start(). Blocks on the volume.
   void stop();
@@ -22,6 +23,7 @@ class StoreThreads {
   bool pump();
 
  private:
+  Status start_each();
   void answer_waiting();
   void answer_unfinished();
   void finish_handed_on_work();

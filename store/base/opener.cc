@@ -6,12 +6,13 @@ namespace kvcachefs {
 
 constinit thread_local int MustNotBlock::depth_ = 0;
 
-void Opener::start() {
+Status Opener::start() {
   runs_ = true;
-  thread_ = start_thread("kvc-opener", [this] {
-    while (queue_.wait())
-      for (Work& work : queue_.take()) work();
-  });
+  KVC_ASSIGN(thread_, start_thread("kvc-opener", [this] {
+               while (queue_.wait())
+                 for (Work& work : queue_.take()) work();
+             }));
+  return {};
 }
 
 void Opener::stop() {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "store/base/blocking_queue.h"
+#include "store/base/result.h"
 
 namespace kvcachefs {
 
@@ -30,7 +31,7 @@ class Opener {
   using Work = std::move_only_function<void()>;
   ~Opener() { stop(); }
 
-  void start();
+  Status start();
   // Ends the thread after it has done its work. From now on run() does the work on the calling thread.
   void stop();
   // Whether the calling thread must not block and the opener's thread runs.

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
-#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
@@ -46,13 +46,10 @@ class ParallelRunner {
  private:
   // False: the process cannot start more threads. The existing threads, or the caller alone, do the work.
   bool start() {
-    try {
-      threads_.push_back(start_thread(name_, [this] { loop(); }));
-      return true;
-    } catch (const std::system_error&) {
-      wanted_ = static_cast<unsigned>(threads_.size());
-      return false;
-    }
+    auto started = start_thread(name_, [this] { loop(); });
+    if (started) threads_.push_back(std::move(*started));
+    else wanted_ = static_cast<unsigned>(threads_.size());
+    return started.has_value();
   }
   void loop() {
     std::unique_lock lock(mutex_);

@@ -3,18 +3,35 @@
 
 #include <pthread.h>
 
+#include <cerrno>
+#include <cstdint>
+#include <system_error>
 #include <thread>
 #include <utility>
 
+#include "store/base/result.h"
+
 namespace kvcachefs {
 
-// `name` has at most 15 characters.
+// For tests: this process starts so many more threads (INT64_MAX: any number), then starting one fails.
+void let_start_threads(int64_t count);
+
+// Used by start_thread().
+bool may_start_thread();
+std::unexpected<Error> thread_refused(const char* name, int sys_errno);
+
+// `name` has at most 15 characters. Fails where a limit on processes is reached, which the message names.
 template <typename Loop>
-std::thread start_thread(const char* name, Loop loop) {
-  return std::thread([name, loop = std::move(loop)]() mutable {
-    pthread_setname_np(pthread_self(), name);
-    loop();
-  });
+Result<std::thread> start_thread(const char* name, Loop loop) {
+  if (!may_start_thread()) return thread_refused(name, EAGAIN);
+  try {
+    return std::thread([name, loop = std::move(loop)]() mutable {
+      pthread_setname_np(pthread_self(), name);
+      loop();
+    });
+  } catch (const std::system_error& problem) {
+    return thread_refused(name, problem.code().value());
+  }
 }
 
 }  // namespace kvcachefs

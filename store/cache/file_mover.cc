@@ -11,8 +11,9 @@
 
 namespace kvcachefs {
 
-void FileMover::start() {
-  thread_ = start_thread("kvc-mover", [this] { run(); });
+Status FileMover::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-mover", [this] { run(); }));
+  return {};
 }
 
 void FileMover::stop() {

@@ -10,6 +10,7 @@
 #include "store/api/counters.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
+#include "store/base/result.h"
 #include "store/cache/file_policy.h"
 #include "store/memory/memory_file.h"
 #include "store/object/object.h"
@@ -31,7 +32,7 @@ class FileMover {
   explicit FileMover(Parts parts) : parts_(std::move(parts)) {}
   ~FileMover() { stop(); }
 
-  void start();
+  Status start();
   void stop();  // ends the thread; queued bodies stay where they are
   // Queues a body that is about to be read from RAM: passed through it is read twice as fast, and the copy costs less processor time than
   // answering its reads. Never blocks. Caller does not hold the object's lock.

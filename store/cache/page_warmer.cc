@@ -18,10 +18,11 @@ bool PageWarmer::is_due() const {
   return parts_.pool.mapped_bytes() <= parts_.pool.used_bytes() + ahead_bytes() / 2 || parts_.files.wants_spares(ahead_bytes() / 2);
 }
 
-void PageWarmer::start() {
+Status PageWarmer::start() {
   parts_.files.expect_warmer();
   kick();
-  thread_ = start_thread("kvc-warmer", [this] { run(); });
+  KVC_ASSIGN(thread_, start_thread("kvc-warmer", [this] { run(); }));
+  return {};
 }
 
 void PageWarmer::stop() {

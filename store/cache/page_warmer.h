@@ -5,6 +5,7 @@
 #include <functional>
 #include <thread>
 
+#include "store/base/result.h"
 #include "store/base/work_queue.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
@@ -22,7 +23,7 @@ class PageWarmer {
   explicit PageWarmer(Parts parts) : parts_(std::move(parts)) {}
   ~PageWarmer() { stop(); }
 
-  void start();
+  Status start();
   void stop();
   void kick() { wakeup_.wake(); }
   // True once half of the ready pages were taken: not before, so that a restore that finds enough is not disturbed.

@@ -8,12 +8,13 @@
 
 namespace kvcachefs {
 
-void Resumer::start() {
+Status Resumer::start() {
   {
     std::lock_guard lock(mutex_);
     running_ = true;
   }
-  thread_ = start_thread("kvc-resumer", [this] { run(); });
+  KVC_ASSIGN(thread_, start_thread("kvc-resumer", [this] { run(); }));
+  return {};
 }
 
 // Answers that arrive after this wait for give_answers(): the owner drains them.

@@ -7,6 +7,7 @@
 
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
+#include "store/base/result.h"
 #include "store/cache/memory_waiters.h"
 
 namespace kvcachefs {
@@ -22,7 +23,7 @@ class Resumer {
   explicit Resumer(Parts parts) : parts_(std::move(parts)) {}
   ~Resumer() { stop(); }
 
-  void start();
+  Status start();
   void stop();
 
   MemoryWaiters& waiters() { return waiters_; }

@@ -11,11 +11,12 @@
 
 namespace kvcachefs {
 
-void Committer::start() {
+Status Committer::start() {
   running_ = true;
-  thread_ = start_thread("kvc-committer", [this] {
-    while (parts_.queue.wait()) step();
-  });
+  KVC_ASSIGN(thread_, start_thread("kvc-committer", [this] {
+               while (parts_.queue.wait()) step();
+             }));
+  return {};
 }
 
 void Committer::stop() {

@@ -44,7 +44,7 @@ class Committer {
   explicit Committer(Parts parts) : parts_(std::move(parts)), builder_(parts_.builds), settler_(parts_.settles) {}
   ~Committer() { stop(); }
 
-  void start();
+  Status start();
   // Ends the thread after it has done the queued requests.
   void stop();
   bool is_running() const { return running_.load(); }

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <functional>
 #include <future>
 #include <mutex>
 #include <ranges>
@@ -16,6 +15,8 @@
 
 #include <fmt/format.h>
 
+#include "store/base/bytes.h"
+#include "store/base/checksum.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
 #include "store/base/thread.h"
@@ -51,9 +52,6 @@ StoreOptions options_for(const std::string& node, const StoreOptions& own, const
   return options;
 }
 
-// The living nodes try to tend a node in the order of this rank, which is the same on each of them; greater ranks first.
-size_t rank_of(const std::string& by, const std::string& node) { return std::hash<std::string>()(by + "\n" + node); }
-
 int64_t adopt_after_ms(const StoreOptions& options) { return static_cast<int64_t>(options.adopt_after_s) * 1'000; }
 
 std::string holder(const std::string& own_node) { return fmt::format("pid={} host={}{}node={}", getpid(), node_name_of_host(), kTendedHolder, own_node); }
@@ -64,6 +62,8 @@ const StoreStatus::Peer* find_peer(const StoreStatus& status, const std::string&
 }
 
 }  // namespace
+
+uint64_t rank_of(const std::string& by, const std::string& node) { return checksum(as_bytes(by + "\n" + node)); }
 
 // One node's part, while it is open here.
 class Caretaker::Turn {
@@ -184,7 +184,13 @@ Status Caretaker::Turn::close() {
 Caretaker::Caretaker(Store& store, Clock& clock, Times times) : store_(store), clock_(clock), times_(times) {}
 
 void Caretaker::start() {
-  thread_ = start_thread("kvc-caretaker", [this] { run(); });
+  auto started = start_thread("kvc-caretaker", [this] { run(); });
+  if (started) {
+    thread_ = std::move(*started);
+    return;
+  }
+  log::warn("nodes whose daemons are gone are not tended here: {}", started.error().message);
+  tell_problem(std::move(started.error().message));
 }
 
 void Caretaker::end_soon() {
@@ -204,6 +210,11 @@ CaretakerStatus Caretaker::status() const {
   return status_;
 }
 
+void Caretaker::tell_problem(std::string problem) {
+  const std::lock_guard lock(mutex_);
+  status_.problem = std::move(problem);
+}
+
 std::optional<StoreStatus> Caretaker::own_status() {
   const std::lock_guard lock(own_mutex_);
   if (own_is_gone_) return std::nullopt;
@@ -221,8 +232,12 @@ void Caretaker::run() {
     const auto own = own_status();
     // Where locks end at the machine, a free lock proves nothing.
     if (!own || own->peers.empty() || own->locks_are_local) continue;
-    if (!volume_) volume_ = open_posix_volume(own->volume_root, {}).value_or(nullptr);
-    if (!volume_) continue;
+    if (!volume_) {
+      auto opened = open_posix_volume(own->volume_root, {});
+      tell_problem(opened ? std::string() : opened.error().message);
+      if (!opened) continue;
+      volume_ = std::move(*opened);
+    }
     give_back_idle_parts(*own, options);
     if (const auto node = choose(*own, options)) tend(*node, *own);
     else if (const auto leaves = choose_to_leave(*own, options)) take_out_if_empty(*leaves, *own);

@@ -23,6 +23,9 @@
 
 namespace kvcachefs {
 
+// The living nodes try to tend a node in the order of this rank, which is the same on each of them, whatever its build; greater ranks first.
+uint64_t rank_of(const std::string& by, const std::string& node);
+
 struct CaretakerStatus {
   std::string tends;    // the node; empty: none
   std::string problem;  // of the last try; empty: it went well
@@ -58,7 +61,7 @@ class Caretaker {
   Caretaker(const Caretaker&) = delete;
   Caretaker& operator=(const Caretaker&) = delete;
 
-  void start();
+  void start();  // if no thread can be started, nothing is done, and the status has the reason
   // Ends a turn that is under way. After it returns nothing is asked of the daemon's own store.
   void end_soon();
   // The same; blocks until the tended part is closed.
@@ -76,6 +79,7 @@ class Caretaker {
   class Turn;
 
   void run();
+  void tell_problem(std::string problem);
   std::optional<StoreStatus> own_status();
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
   std::optional<std::string> choose(const StoreStatus& status, const StoreOptions& options);

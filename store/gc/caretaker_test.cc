@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 #include <string>
 #include <thread>
 
+#include "store/base/thread.h"
 #include "store/base/units.h"
 #include "store/gc/node_wanted.h"
 #include "store/journal/removed_nodes.h"
@@ -80,6 +82,9 @@ class CaretakerTest : public ::testing::Test {
   std::unique_ptr<TestStore> a = std::make_unique<TestStore>(options("a"), b);
 };
 
+// Daemons of several builds share a volume.
+TEST(Caretaker, TheOrderInWhichNodesTryIsTheSameInEachBuild) { EXPECT_EQ(rank_of("a", "b"), 14271779286921882934u); }
+
 TEST_F(CaretakerTest, WhatOthersRemovedOfANodeThatIsGoneComesBack) {
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
   ASSERT_TRUE(a->write_file("removed", TestStore::payload(2, 8 * kMiB)));
@@ -104,6 +109,25 @@ TEST_F(CaretakerTest, WhatOthersRemovedOfANodeThatIsGoneComesBack) {
   a = std::make_unique<TestStore>(options("a"), b);
   publish();
   EXPECT_EQ(a->contents(), b.contents());
+}
+
+// The process is at its limit: the daemon goes on, tells why, and tries again.
+TEST_F(CaretakerTest, WithoutThreadsForItANodeWaits) {
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(2, 8 * kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.unlink("removed"));
+  publish();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  constexpr int64_t kFew = 3;  // its own, and of the volume
+  let_start_threads(kFew);
+  caretaker.start();
+  EXPECT_TRUE(pump_until([&] { return !caretaker.status().problem.empty(); }));
+  EXPECT_TRUE(caretaker.status().problem.contains("thread kvc-")) << caretaker.status().problem;
+  EXPECT_EQ(caretaker.status().turns, 0u);
+  let_start_threads(INT64_MAX);
+  EXPECT_TRUE(pump_until([&] { return caretaker.status().returned_bytes >= 7 * kMiB; }));
+  EXPECT_EQ(caretaker.status().problem, "");
 }
 
 TEST_F(CaretakerTest, NothingIsDoneForOneThatNothingNeeds) {

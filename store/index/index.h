@@ -118,8 +118,11 @@ class Index {
   virtual void limit_kept(uint64_t most_bytes) = 0;
   // Reads the first part of the file into memory and locks it there. Blocks; best effort.
   virtual void keep_in_memory() const = 0;
-  // Unmaps file pages beyond that part, so that they count as page cache and not as memory of this process. Call each second; commits, scans and reads of large rows do it, too.
+  // Unmaps file pages beyond that part, so that they count as page cache and not as memory of this process. Call each second; commits and scans do it, too.
   virtual void let_go_of_mapped() const = 0;
+  // Reads of large rows map much in less than a second. They then call `wanted`, under any lock; it does not block, and has another thread let go.
+  // Without it, or where nobody lets go in time, they do so themselves. Set before there are readers.
+  virtual void set_let_go_wanted(std::function<void()> wanted) = 0;
   // Unused bytes in the committed file. Later commits use them again, but the file does not shrink by itself. Cheap.
   virtual uint64_t unused_bytes() const = 0;
   // Rewrites the file without its unused_bytes() and replaces the old one; reads go on meanwhile, commits wait. False: the file stays as it is

@@ -271,6 +271,27 @@ TEST_F(IndexTest, NoMoreOfItIsLockedThanTheLimit) {
   EXPECT_LE(locked_bytes(file), kLimit);
 }
 
+// A reader may hold the lock of the names.
+TEST_F(IndexTest, ReadsOfLargeRowsHaveAnotherThreadLetGoOfTheirPages) {
+  constexpr int kTimes = 1000;  // of 64 KiB and the row: more than the 64 MiB after which somebody has to
+  PutRecord large{make_file(id(5), packed(1, 0))};
+  large.object.attributes.xattrs = {{"user.a", std::string(60'000, 'x')}};
+  apply({large, NameRecord{kRootId, "large", id(5)}, PutRecord{make_file(id(6), packed(1, 1))}, NameRecord{kRootId, "small", id(6)}});
+  ASSERT_TRUE(index_->commit());
+  int wanted = 0;
+  index_->set_let_go_wanted([&] { ++wanted; });
+  const auto read = [&](ObjectId which) {
+    for (int i = 0; i < kTimes; ++i) ASSERT_TRUE(index_->find_object(which));
+  };
+  read(id(6));
+  EXPECT_EQ(wanted, 0);
+  read(id(5));
+  EXPECT_EQ(wanted, 1);
+  index_->let_go_of_mapped();
+  read(id(5));
+  EXPECT_EQ(wanted, 2);
+}
+
 TEST_F(IndexTest, TheLastNameTakesTheObjectAndItsPlace) {
   apply({PutRecord{make_file(id(5), packed(1, 4))}, NameRecord{kRootId, "a", id(5)}, NameRecord{kRootId, "b", id(5)},
          SuccessorsRecord{id(5), {}, {{id(6), 1}}}});

@@ -507,6 +507,21 @@ Result<bool> LmdbEnv::get(Table table, ByteSpan key, Bytes& value) const {
   return true;
 }
 
+Result<bool> LmdbEnv::has(Table table, ByteSpan key) const {
+  Reader reader(*this);
+  if (reader.closed()) return closed();
+  if (reader.code() != 0) return error(reader.code(), "starting to read");
+  int code = 0;
+  const bool whole = run_guarded([&] {
+    MDB_val wanted = as_val(key), found = {};
+    code = mdb_get(reader.txn(), reader.table(table), &wanted, &found);
+  });
+  reader.used(whole, code);
+  if (!whole) return damage("a page sends readers astray");
+  if (code != 0 && code != MDB_NOTFOUND) return damage(mdb_strerror(code));
+  return code == 0;
+}
+
 // A run of rows copied out of the map: for each, key length and value length (4 bytes each), key, value.
 struct LmdbEnv::Copied {
   Bytes buffer = Bytes(64 * kKiB);

@@ -45,6 +45,8 @@ class LmdbEnv {
 
   // The newest committed row; false if there is none.
   Result<bool> get(Table table, ByteSpan key, Bytes& value) const;
+  // Whether there is one. Reads none of its bytes, and so does not check them.
+  Result<bool> has(Table table, ByteSpan key) const;
 
   // Calls `row` for rows with key >= `from` in key order, until it returns false. The spans are copies, valid during the call. Reads in pieces
   // and holds no transaction while `row` runs: the rows are of one moment only if no commit runs meanwhile.

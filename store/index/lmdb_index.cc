@@ -79,17 +79,24 @@ uint64_t LmdbIndex::growth_bytes() const {
   return growth.bytes(env_->pages());
 }
 
-// Clients that read large attributes, and large commits, map much of the file in less than a second, before the keeper lets go.
-void LmdbIndex::count_mapped(uint64_t value_bytes) const {
+// Clients that read large attributes, and large commits, map much of the file in less than a second, before the keeper lets go. A reader may hold
+// the lock of the names, so it asks the keeper first.
+void LmdbIndex::count_mapped(uint64_t value_bytes, LetsGo who) const {
   constexpr uint64_t kBytesUntilLetGo = 64 * kMiB, kAround = 64 * kKiB;  // the kernel maps so much around a page that is touched
-  if (touched_bytes_.fetch_add(kAround + value_bytes, std::memory_order_relaxed) < kBytesUntilLetGo) return;
+  constexpr uint64_t kMostBytes = 3 * kBytesUntilLetGo;
+  const uint64_t touched = touched_bytes_.fetch_add(kAround + value_bytes, std::memory_order_relaxed);
+  if (touched < kBytesUntilLetGo) return;
+  if (who == LetsGo::kAnother && let_go_wanted_ && touched < kMostBytes) {
+    if (!let_go_asked_.exchange(true)) let_go_wanted_();
+    return;
+  }
   if (touched_bytes_.exchange(0, std::memory_order_relaxed) >= kBytesUntilLetGo) let_go_of_mapped();  // one of several threads
 }
 
 Result<bool> LmdbIndex::get(Table table, ByteSpan key, Bytes& value) const {
   constexpr size_t kLargeBytes = 2 * kKiB;  // the row has pages of its own. Small rows share theirs, and a lookup of one must cost little
   auto found = env_->get(table, key, value);
-  if (value.size() >= kLargeBytes) count_mapped(value.size());
+  if (value.size() >= kLargeBytes) count_mapped(value.size(), LetsGo::kAnother);
   return found;
 }
 
@@ -113,8 +120,7 @@ Result<bool> LmdbIndex::has_object(ObjectId id) const {
     std::shared_lock lock(overlay_mutex_);
     if (const auto* row = in_overlay(&Layer::objects, id)) return *row != nullptr;
   }
-  Bytes value;
-  return get(Table::kObjects, object_key(id), value);
+  return env_->has(Table::kObjects, object_key(id));
 }
 
 Result<NameRow> LmdbIndex::read_names(NameKey key) const {
@@ -289,6 +295,8 @@ void LmdbIndex::keep_in_memory() const {
 
 void LmdbIndex::let_go_of_mapped() const {
   constexpr uint64_t kOthersBytes = 64 * kMiB;  // the program, and pages that are read until the next call
+  touched_bytes_ = 0;
+  let_go_asked_ = false;
   env_->let_go_of_mapped(kept_bytes_, most_kept_bytes_ + kOthersBytes);
 }
 
@@ -356,7 +364,7 @@ Status LmdbIndex::write_transaction(const Frozen& frozen) {
 Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const IndexState& state) const {
   Bytes value;
   // New names are everywhere in the file: without this a large commit would map all of it.
-  const auto let_go = [&] { count_mapped(value.size()); };
+  const auto let_go = [&] { count_mapped(value.size(), LetsGo::kItself); };
   const auto write = [&](Table table, ByteSpan key, const auto* row) -> Status {
     let_go();
     if (row == nullptr) return writer.remove(table, key);

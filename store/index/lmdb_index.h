@@ -2,10 +2,12 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
@@ -51,6 +53,7 @@ class LmdbIndex final : public Index, private RowSource {
   void limit_kept(uint64_t most_bytes) override { most_kept_bytes_ = most_bytes; }
   void keep_in_memory() const override;
   void let_go_of_mapped() const override;
+  void set_let_go_wanted(std::function<void()> wanted) override { let_go_wanted_ = std::move(wanted); }
   uint64_t unused_bytes() const override { return env_->pages().unused_bytes; }
   bool give_back_unused() override;
   void freeze() override;
@@ -122,7 +125,8 @@ class LmdbIndex final : public Index, private RowSource {
   bool visit_layers(const Visit& visit) const {
     return visit(active_) || (waiting_ && visit(waiting_->rows)) || (writing_ && visit(writing_->rows));
   }
-  void count_mapped(uint64_t value_bytes) const;
+  enum class LetsGo : uint8_t { kItself, kAnother };
+  void count_mapped(uint64_t value_bytes, LetsGo who) const;
   Result<bool> get(Table table, ByteSpan key, Bytes& value) const;
   Status scan_whole(Table table, const LmdbEnv::RowFunction& row) const;
   Status write_transaction(const Frozen& frozen);
@@ -139,7 +143,9 @@ class LmdbIndex final : public Index, private RowSource {
   std::optional<Leftovers> leftovers_;  // touched only by the thread that commits
   static constexpr uint64_t kKeptBytes = 128 * kMiB;  // some 600,000 chunks; beyond this the kernel chooses what stays
   std::atomic<uint64_t> most_kept_bytes_{kKeptBytes};
-  mutable std::atomic<uint64_t> touched_bytes_{0};  // by reads and commits since count_mapped() let go
+  mutable std::atomic<uint64_t> touched_bytes_{0};  // by reads and commits since let_go_of_mapped()
+  mutable std::atomic<bool> let_go_asked_{false};   // let_go_wanted_ was called since then
+  std::function<void()> let_go_wanted_;             // may be empty
   mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // mapped bytes to keep in memory; more after keep_in_memory()
   mutable LeafMutex scrub_mutex_;       // a leaf; guards the next two
   ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it

@@ -143,7 +143,7 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   std::error_code error;
   std::filesystem::create_directories(parts_.directory, error);
   if (error) log::warn("{}: {}", parts_.directory, error.message());
-  peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
+  peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal, [this] { let_go_soon_ = true; }});
   peer->extents = std::make_shared<Extents>(parts_.volume, identity, std::min<size_t>(parts_.open_extents, descriptor_shares().open_extents / 4),
                                             Extents::Whose::kPeers);
   generations_.note(node.ordinal, name, parts_.own.volume_uuid);
@@ -331,22 +331,25 @@ void Peers::forget_answered(int64_t now_ns) {
   if (peers_.empty() || (forgot_ns_ && now_ns - *forgot_ns_ < kForgetNs)) return;
   forgot_ns_ = now_ns;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers;
-  const auto forget = [&](Peer& by, const std::string& node, const Statements* answering) -> Status {
+  const auto note = [&](const Peer& by, const std::string& node, const Statements& answering) {
     const auto said = by.has_part() ? by.replica->part().statements : nullptr;
-    if (!answering || !said || !said->speaks_of(node, {})) return {};
-    answers[{by.node, node}] = answering->seen(by.node);
-    const auto before = answers_.find({by.node, node});
-    return before == answers_.end() ? Status() : by.replica->forget(node, before->second);
+    if (said && said->speaks_of(node, {})) answers[{by.node, node}] = answering.seen(by.node);
   };
-  const Status forgot = parts_.alone([&]() -> Status {
-    for (const auto& [name, by] : peers_) {
-      KVC_TRY(forget(*by, parts_.own.node, parts_.own_statements.get()));
-      for (const auto& [other, peer] : peers_)
-        if (peer != by && peer->has_part()) KVC_TRY(forget(*by, other, peer->replica->part().statements.get()));
-    }
-    return {};
-  });
-  if (!forgot) return log::warn("statements that are answered are not forgotten: {}", forgot.error().message);
+  if (parts_.own_statements) {  // which other threads change
+    static_cast<void>(parts_.alone([&]() -> Status {
+      for (const auto& [name, by] : peers_) note(*by, parts_.own.node, *parts_.own_statements);
+      return {};
+    }));
+  }
+  for (const auto& [name, by] : peers_)
+    for (const auto& [other, peer] : peers_)
+      if (peer != by && peer->has_part() && peer->replica->part().statements) note(*by, other, *peer->replica->part().statements);
+  for (const auto& [pair, now] : answers) {
+    const auto before = answers_.find(pair);
+    if (before == answers_.end()) continue;
+    const Status forgot = peers_.at(pair.first)->replica->forget(pair.second, before->second, parts_.alone);
+    if (!forgot) return log::warn("statements that are answered are not forgotten: {}", forgot.error().message);
+  }
   answers_ = std::move(answers);
 }
 

@@ -159,7 +159,7 @@ class Peers {
   std::array<std::byte, 16> instance_{};
   NodeGenerations generations_;
   std::string host_, boot_id_;
-  std::atomic<bool> ending_{false}, head_soon_{false}, wants_room_{false};
+  std::atomic<bool> ending_{false}, head_soon_{false}, wants_room_{false}, let_go_soon_{false};
   mutable std::atomic<bool> look_soon_{false};  // for a node that is not known yet
 
   // Used by the thread of round() only:

@@ -100,7 +100,7 @@ void Peers::commit_due() {
     rows -= its_rows;
   }
   give_back_unused(tell_growth());
-  if (let_go_ns_ && now_ns - *let_go_ns_ < kLetGoNs) return;
+  if (!let_go_soon_.exchange(false) && let_go_ns_ && now_ns - *let_go_ns_ < kLetGoNs) return;
   let_go_ns_ = now_ns;
   for (const auto& [name, peer] : peers_)
     if (peer->replica) peer->replica->let_go_of_mapped();

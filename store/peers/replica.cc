@@ -70,6 +70,7 @@ Result<Replica::IndexPtr> Replica::open_index(uint64_t generation, Index::Found&
   std::string why;
   KVC_ASSIGN(auto index, Index::open(path_of(generation), {setup_.identity.volume_uuid, setup_.identity.node}, &found, &why));
   if (!why.empty()) log::warn("peer {}: {}", setup_.identity.node, why);
+  index->set_let_go_wanted(setup_.let_go_wanted);
   return IndexPtr(std::move(index));
 }
 
@@ -480,15 +481,6 @@ Batch Replica::possible(const Batch& batch, uint32_t epoch) {
       if (auto* changed = std::get_if<AttributesRecord>(&said->what)) trim_attributes(changed->attributes);
   }
   return believed;
-}
-
-Status Replica::forget(std::string_view node, JournalPosition answered) {
-  if (index_ == nullptr) return {};
-  KVC_TRY(index_->forget_statements(node, answered));
-  statements_->forget(node, answered);
-  if (!applied_since_ns_) applied_since_ns_ = 0;  // the next commit writes it
-  growth_bytes_.reset();
-  return {};
 }
 
 uint64_t Replica::bytes_behind(const Outlook& outlook) const {

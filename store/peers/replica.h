@@ -37,6 +37,7 @@ class Replica {
     FileIdentity identity;  // of the peer; the epoch does not matter
     std::string directory;  // for its indexes and nothing else
     uint32_t ordinal = 0;
+    std::function<void()> let_go_wanted = {};  // call let_go_of_mapped() soon; see Index. May be empty
   };
   // Runs `work`, which applies the batch, while nobody reads the part, and calls NameView::change() within it.
   using Change = std::function<Status(const PeerBatch& batch, const std::function<Status()>& work)>;
@@ -101,8 +102,10 @@ class Replica {
   // Removes a directory of indexes that no replica uses. Leaves anything else in it alone; the directory then stays.
   static Status remove(const std::string& directory);
 
-  // Drops the peer's statements about `node` up to `answered`: they are answered, and every reader knows it. Call while nobody reads the part.
-  Status forget(std::string_view node, JournalPosition answered);
+  // Drops the peer's statements about `node` up to `answered`: they are answered, and every reader knows it. `alone` runs a short step while nobody
+  // reads the part; it is not called if there are no such statements.
+  using Alone = std::function<Status(const std::function<Status()>& work)>;
+  Status forget(std::string_view node, JournalPosition answered, const Alone& alone);
 
   // Null pointers: there is nothing yet.
   Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_, quarantined_}; }

@@ -1,4 +1,4 @@
-// When a replica makes durable what it has applied, and how much its files on this machine grow by that.
+// When a replica makes durable what it has applied, and how much its files on this machine grow by that; what it forgets.
 #include "store/base/units.h"
 #include "store/peers/replica.h"
 
@@ -31,6 +31,18 @@ Status Replica::commit() {
   applied_since_ns_.reset();
   growth_bytes_.reset();
   return {};
+}
+
+// The index is scanned first, while the part is read: that may read the disk.
+Status Replica::forget(std::string_view node, JournalPosition answered, const Alone& alone) {
+  if (index_ == nullptr || !statements_->has_answered(node, answered)) return {};
+  KVC_TRY(index_->forget_statements(node, answered));
+  if (!applied_since_ns_) applied_since_ns_ = 0;  // the next commit writes it
+  growth_bytes_.reset();
+  return alone([&]() -> Status {
+    statements_->forget(node, answered);
+    return {};
+  });
 }
 
 }  // namespace kvcachefs

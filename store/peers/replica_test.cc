@@ -429,10 +429,20 @@ TEST_P(ReplicaTest, WhatIsAnsweredIsForgottenForGood) {
   const auto last = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zz", id(79), false}}});
   daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zzz", id(80), false}}});
   poll(*replica, daemon->outlook(), 101 * kSecondNs);
-  ASSERT_TRUE(replica->forget("node-b", said));
+  int alone = 0;
+  const auto forget = [&](JournalPosition answered) {
+    return replica->forget("node-b", answered, [&](const std::function<Status()>& work) {
+      ++alone;
+      return work();
+    });
+  };
+  ASSERT_TRUE(forget(said));
   EXPECT_EQ(replica->part().statements->count(), 4u);
-  ASSERT_TRUE(replica->forget("node-b", last));  // of both, what is committed and what is not
+  ASSERT_TRUE(forget(last));  // of both, what is committed and what is not
   EXPECT_EQ(replica->part().statements->count(), 2u);
+  EXPECT_EQ(alone, 2);
+  ASSERT_TRUE(forget(last));
+  EXPECT_EQ(alone, 2) << "there was nothing to forget, and clients waited for that";
   EXPECT_TRUE(commit_due(*replica, 200 * kSecondNs));
   replica = make();
   ASSERT_TRUE(load(*replica, *daemon));

@@ -68,6 +68,11 @@ bool Statements::speaks_of(std::string_view node, JournalPosition answered) cons
   return its != nullptr && !its->said.empty() && its->said.rbegin()->first.said > answered;
 }
 
+bool Statements::has_answered(std::string_view node, JournalPosition answered) const {
+  const OfNode* const its = of(node);
+  return its != nullptr && !its->said.empty() && its->said.begin()->first.said <= answered;
+}
+
 std::vector<StatementKey> Statements::removals(std::string_view node, JournalPosition answered, ObjectId parent, std::string_view name,
                                                ObjectId child) const {
   std::vector<StatementKey> keys;

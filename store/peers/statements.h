@@ -33,6 +33,7 @@ class Statements {
 
   // The functions below consider statements about objects of `node` behind `answered`, the position up to which `node` has answered.
   bool speaks_of(std::string_view node, JournalPosition answered) const;
+  bool has_answered(std::string_view node, JournalPosition answered) const;  // whether there are any up to there, too
   // The keys of the statements that this binding is gone, ascending.
   std::vector<StatementKey> removals(std::string_view node, JournalPosition answered, ObjectId parent, std::string_view name,
                                      ObjectId child) const;

@@ -64,9 +64,12 @@ void ReadAhead::give_up() {
 
 // --- threads ---
 
-void ReadAhead::start() {
-  threads_.push_back(start_thread("kvc-prefetcher", [this] { run(); }));
-  for (int i = 0; i < kKernelThreads; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { run_kernel(); }));
+Status ReadAhead::start() {
+  KVC_ASSIGN(threads_.emplace_back(), start_thread("kvc-prefetcher", [this] { run(); }));
+  for (int i = 0; i < kKernelThreads; ++i) {
+    KVC_ASSIGN(threads_.emplace_back(), start_thread("kvc-kernel", [this] { run_kernel(); }));
+  }
+  return {};
 }
 
 void ReadAhead::stop() {

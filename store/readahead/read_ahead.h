@@ -48,7 +48,7 @@ class ReadAhead final : private ArrivalSink {
   explicit ReadAhead(Parts parts);
   ~ReadAhead();
 
-  void start();
+  Status start();
   void stop();  // ends the threads
   // Takes in the reads that were left to a helper. Called after stop(), once the volume has answered everything.
   void finish();

@@ -104,6 +104,8 @@ class Tree {
   NameView& view() { return view_; }  // for code that changes the parts of peers, while it holds the lock exclusively
   // `work` applies a batch of this node's journal to its index: a batch with statements about peers' objects, or answers to peers.
   Status change_own(const Batch& batch, JournalPosition after, const std::function<Status()>& work);
+  // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer. Call on one thread.
+  Status forget_statements(const std::string& peer, JournalPosition answered);
 
  private:
   struct Lingering {
@@ -128,6 +130,7 @@ class Tree {
   std::set<ObjectId> unjournaled_;  // the adopted ones, kMostUnjournaled at most, that the journal does not know
   GivenUpObjects given_up_by_peers_;
   ObjectId adopted_looked_at_;  // the last directory of the current pass over adopted_
+  bool adopted_dropped_ = false;  // whether this pass has dropped any
   const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // this node's, about objects of peers
   NameView view_;  // of all nodes of the volume
   Namespace names_;

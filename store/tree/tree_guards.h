@@ -130,7 +130,7 @@ class Tree::Write final : public Tree::View {
   void journal_adopted(ObjectId id);
   // The place of a directory that was made or moved, which the index does not tell yet; until directory_journaled() or drop_directory().
   void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
-  // Drops adopted directories that no peer has any more, looking at `most` of them. True: all have been looked at.
+  // Drops adopted directories that no peer has any more, looking at `most` of them. True: a pass over all of them has found none.
   bool drop_left_directories(size_t most);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
   void follow(uint32_t ordinal, const PeerBatch& batch);  // after the batch was applied
@@ -141,8 +141,6 @@ class Tree::Write final : public Tree::View {
   std::vector<ObjectId> still_read(uint32_t ordinal);  // the peer's objects, in its ids, ascending, that it gave up and that are read here; some hundreds
   // Carries out the peer's statements up to `until` on this node's names; returns what is to be journaled after these names.
   Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
-  // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer.
-  Status forget_statements(const std::string& peer, JournalPosition answered);
 
   // --- quarantine and places ---
   void mark_quarantined(const ObjectPtr& object);  // the object is locked

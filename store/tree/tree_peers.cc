@@ -65,6 +65,14 @@ Status Tree::change_own(const Batch& batch, JournalPosition after, const std::fu
   });
 }
 
+// The index is scanned before the lock is taken: that may read the disk.
+Status Tree::forget_statements(const std::string& peer, JournalPosition answered) {
+  KVC_TRY(parts_.index.forget_statements(peer, answered));
+  const Write names = write();
+  statements_->forget(peer, answered);
+  return {};
+}
+
 // --- directories ---
 
 // Clients know each directory by an id of this node, so their changes in it are journaled as usual. A directory that only peers have
@@ -192,8 +200,8 @@ bool Tree::Write::drop_left_directories(size_t most) {
   const auto& adopted = tree().adopted_;
   std::vector<ObjectId> looked_at;
   for (auto each = adopted.upper_bound(tree().adopted_looked_at_); each != adopted.end() && looked_at.size() < most; ++each) looked_at.push_back(*each);
-  tree().adopted_looked_at_ = looked_at.size() < most ? ObjectId{} : looked_at.back();
-  bool dropped = false;
+  const bool is_last = looked_at.size() < most;
+  tree().adopted_looked_at_ = is_last ? ObjectId{} : looked_at.back();
   for (const ObjectId id : looked_at) {
     const auto path = tree().classes_.find(id);
     const auto shared = view().has_foreign_member(id);
@@ -209,9 +217,9 @@ bool Tree::Write::drop_left_directories(size_t most) {
       continue;
     }
     tree().parts_.dirty.wake();
-    dropped = true;  // the one above it may be empty now
+    tree().adopted_dropped_ = true;  // the one above it may be empty now
   }
-  return looked_at.size() < most && !dropped;
+  return is_last && !std::exchange(tree().adopted_dropped_, false);
 }
 
 // The batch that journals the name will state that these are gone; names that peers give there meanwhile stay.
@@ -440,11 +448,6 @@ Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) 
     }
   }
   return answered;
-}
-
-Status Tree::Write::forget_statements(const std::string& peer, JournalPosition answered) {
-  tree().statements_->forget(peer, answered);
-  return tree().parts_.index.forget_statements(peer, answered);
 }
 
 // Like an unlink, of the child that this node's journal has there, and of versions written before it: a program that has it open for writing goes on

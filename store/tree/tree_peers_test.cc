@@ -104,8 +104,8 @@ class TreePeersTest : public ::testing::Test {
     return adopted ? (*adopted)->id : ObjectId{};
   }
   // As after each round.
-  void drop_left() {
-    while (!tree_.write().drop_left_directories(100)) {
+  void drop_left(size_t at_once = 100) {
+    while (!tree_.write().drop_left_directories(at_once)) {
     }
   }
   // Journals the names that this node has removed, and then its answers.
@@ -804,6 +804,27 @@ TEST_F(TreePeersTest, ADirectoryIsTakenThoughClientsLookedAtOneInIt) {
   EXPECT_FALSE(find(kRootId, "d").valid());
   journal();
   EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// One above another is found empty in a later pass only, also if other pieces of a pass drop nothing.
+TEST_F(TreePeersTest, DirectoriesGoWithThoseAboveThemInPiecesOfAnySize) {
+  constexpr uint64_t kLevels = 5;
+  for (const size_t at_once : {1u, 2u, 3u, 100u}) {
+    std::vector<Record> made, removed;
+    for (uint64_t level = 0; level < kLevels; ++level) {
+      const ObjectId above = level == 0 ? kRootId : id(100 + level - 1);
+      made.emplace_back(put(id(100 + level), S_IFDIR | 0755));
+      made.emplace_back(NameRecord{above, "d", id(100 + level)});
+      removed.emplace(removed.begin(), UnnameRecord{above, "d", id(100 + level), false});
+    }
+    say(kA, std::move(made));
+    ObjectId above = kRootId;
+    std::vector<ObjectId> adopted;
+    for (uint64_t level = 0; level < kLevels; ++level) adopted.push_back(above = look_up_directory(above, "d", 200 + level));
+    say(kA, std::move(removed));
+    drop_left(at_once);
+    for (const ObjectId each : adopted) EXPECT_FALSE(tree_.find(each)) << each.value << ", " << at_once << " at once";
+  }
 }
 
 TEST_F(TreePeersTest, ADirectoryInWhichClientsLookedAtOneAndMadeAFileStays) {

@@ -23,14 +23,16 @@ constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are wo
 
 // --- its thread ---
 
-void Keeper::start() {
-  thread_ = start_thread("kvc-keeper", [this] { run(); });
+Status Keeper::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-keeper", [this] { run(); }));
+  return {};
 }
 
 void Keeper::run() {
   while (true) {
     parts_.wakeup.wait_for(std::chrono::seconds(1));  // a call that asks during the step below gets another step
     if (stopping_) return;
+    if (let_go_wanted_.exchange(false)) parts_.index.let_go_of_mapped();
     step(false);
     parts_.cache.trim();
     if (const int64_t now_ns = parts_.clock.monotonic_ns(); now_ns - let_go_ns_ >= kLetGoNs) {
@@ -39,6 +41,11 @@ void Keeper::run() {
     }
     if (parts_.warmer.is_due()) parts_.warmer.kick();
   }
+}
+
+void Keeper::want_let_go() {
+  let_go_wanted_ = true;
+  parts_.wakeup.wake();
 }
 
 void Keeper::ask_to_stop() {

@@ -76,7 +76,7 @@ class Keeper {
   explicit Keeper(Parts parts) : parts_(parts) {}
   ~Keeper() { stop(); }
 
-  void start();
+  Status start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
   // Does one turn; with `force` does everything that may be done. Returns true if something was done.
@@ -85,6 +85,8 @@ class Keeper {
   // The next step gives back everything that is dead, which syncs everything: for a call that waits for space. Any thread, with any lock
   // held.
   void want_reclaim();
+  // Its thread lets go of mapped pages of the index at once. Any thread, with any lock held.
+  void want_let_go();
   // Returns once accepted changes are in the committed index, or health reports why not.
   void index_now() { note_upkeep(parts_.checkpointer.index_point(), parts_.clock.monotonic_ns()); }
   // Releases objects that clients had a moment ago and may ask for again, once their time is over. `all`: the others too, because their
@@ -111,7 +113,7 @@ class Keeper {
 
   const Parts parts_;
   std::atomic<bool> stopping_{false};
-  std::atomic<bool> reclaim_wanted_{false};
+  std::atomic<bool> reclaim_wanted_{false}, let_go_wanted_{false};
   struct HeldRound {
     SpaceWaiters::Round round;
     int64_t tried_ns = 0;     // when the round last ended like this

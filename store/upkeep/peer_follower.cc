@@ -82,15 +82,17 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .claim_user = parts_.claim_user});
 }
 
-void PeerFollower::start() {
+Status PeerFollower::start() {
   has_thread_ = true;
-  thread_ = start_thread("kvc-peers", [this] {
-    while (!stopping_) {
-      const int64_t left_ns = round() - parts_.clock.monotonic_ns();
-      if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
-    }
-  });
-  if (parts_.claim_user != nullptr) claim_thread_ = start_thread("kvc-claim", [this] { run_claim(); });
+  KVC_ASSIGN(thread_, start_thread("kvc-peers", [this] {
+               while (!stopping_) {
+                 const int64_t left_ns = round() - parts_.clock.monotonic_ns();
+                 if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
+               }
+             }));
+  if (parts_.claim_user == nullptr) return {};
+  KVC_ASSIGN(claim_thread_, start_thread("kvc-claim", [this] { run_claim(); }));
+  return {};
 }
 
 // Serves only the claim, for which the other thread may be too busy.
@@ -260,12 +262,12 @@ void PeerFollower::close_what_went() {
   }
 }
 
-// In pieces, because clients wait for the lock.
+// In small pieces, because clients wait for the lock, and a look at a directory takes longer the more nodes there are.
 void PeerFollower::drop_left_directories() {
-  constexpr size_t kMostAtOnce = 4096;
+  constexpr size_t kMost = 4096, kAtOnce = 64;
   names_went_ |= parts_.tree.adopted_lost_names();
-  if (!std::exchange(names_went_, false)) return;
-  names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
+  for (size_t looked_at = 0; names_went_ && looked_at < kMost && !stopping_; looked_at += kAtOnce)
+    names_went_ = !parts_.tree.write().drop_left_directories(kAtOnce);
 }
 
 // A node that has loaded a checkpoint without a statement must have read its answer: answers are kept for a minute after that.
@@ -273,15 +275,16 @@ void PeerFollower::forget_answered() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - forgot_ns_ < kForgetNs) return;
   forgot_ns_ = now_ns;
-  Tree::Write tree = parts_.tree.write();
   std::map<std::string, JournalPosition> answered;
-  for (const PeerStatus& status : peers_->status()) {
-    const Part* const peer = tree.view().peer(status.ordinal);
-    if (peer == nullptr || !peer->statements) continue;
-    if (const auto before = answered_.find(status.node); before != answered_.end())
-      if (Status forgot = tree.forget_statements(status.node, before->second); !forgot) log::warn("index: {}", forgot.error().message);
-    answered.emplace(status.node, peer->statements->seen(parts_.own.node));
+  {
+    const Tree::Read tree = parts_.tree.read();
+    for (const PeerStatus& status : peers_->status())
+      if (const Part* const peer = tree.view().peer(status.ordinal); peer != nullptr && peer->statements)
+        answered.emplace(status.node, peer->statements->seen(parts_.own.node));
   }
+  for (const auto& [node, now] : answered)
+    if (const auto before = answered_.find(node); before != answered_.end())
+      if (Status forgot = parts_.tree.forget_statements(node, before->second); !forgot) log::warn("index: {}", forgot.error().message);
   answered_ = std::move(answered);
 }
 

@@ -62,7 +62,7 @@ class PeerFollower {
   explicit PeerFollower(Parts parts);
   ~PeerFollower() { stop(); }
 
-  void start();
+  Status start();
   // Answers pending calls. Once no thread of this class runs, stores what was read for the next run.
   void stop();
   // Does what is due, where no thread runs; step_if_wanted() only if a claim is wanted.

@@ -17,15 +17,16 @@ Scrubber::Scrubber(Parts parts) : parts_(std::move(parts)), mark_(parts_.index.s
   counts_.running = mark_.begun_ns != 0;
 }
 
-void Scrubber::start() {
-  thread_ = start_thread("kvc-scrubber", [this] {
-    while (!stopping_) {
-      wakeup_.wait_for(std::chrono::seconds(1));
-      if (stopping_) return;
-      look_at_suspected();
-      tick();
-    }
-  });
+Status Scrubber::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-scrubber", [this] {
+               while (!stopping_) {
+                 wakeup_.wait_for(std::chrono::seconds(1));
+                 if (stopping_) return;
+                 look_at_suspected();
+                 tick();
+               }
+             }));
+  return {};
 }
 
 void Scrubber::stop() {

@@ -42,7 +42,7 @@ class Scrubber {
   explicit Scrubber(Parts parts);
   ~Scrubber() { stop(); }
 
-  void start();  // a thread (kvc-scrubber) that ticks once a second
+  Status start();  // a thread (kvc-scrubber) that ticks once a second
   void stop();   // ends the thread; a tick under way ends with the unit it is reading
 
   void set_rate(uint64_t bytes_per_second);

@@ -41,7 +41,7 @@ class IoEngine {
 
 // Background reads in flight take at most so many bytes together (or one larger request): see RequestQueue.
 constexpr uint64_t kNoByteLimit = UINT64_MAX;
-std::unique_ptr<IoEngine> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes = kNoByteLimit);
+Result<std::unique_ptr<IoEngine>> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes = kNoByteLimit);
 // kUnsupported (with the reason) if the kernel lacks what the engine needs.
 Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth,
                                                     uint64_t max_background_read_bytes = kNoByteLimit);

@@ -1,10 +1,9 @@
 // The engine for kernels without io_uring: a pool of threads that make blocking calls.
-#include <pthread.h>
-
 #include <algorithm>
 #include <thread>
 
 #include "store/base/mutex.h"
+#include "store/base/thread.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/request_queue.h"
 #include "store/volume/transfer.h"
@@ -24,12 +23,13 @@ class PosixEngine final : public IoEngine {
  public:
   // If there is more than one thread, one is kept free of background requests.
   PosixEngine(unsigned threads, uint64_t max_background_read_bytes)
-      : queue_(std::max(1u, threads - 1), max_background_read_bytes) {
-    for (unsigned i = 0; i < threads; ++i)
-      threads_.emplace_back([this] {
-        pthread_setname_np(pthread_self(), "kvc-io");
-        run();
-      });
+      : queue_(std::max(1u, threads - 1), max_background_read_bytes) {}
+
+  Status start(unsigned threads) {
+    for (unsigned i = 0; i < threads; ++i) {
+      KVC_ASSIGN(threads_.emplace_back(), start_thread("kvc-io", [this] { run(); }));
+    }
+    return {};
   }
 
   ~PosixEngine() override {
@@ -93,8 +93,10 @@ class PosixEngine final : public IoEngine {
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes) {
-  return std::make_unique<PosixEngine>(std::max(1u, threads), max_background_read_bytes);
+Result<std::unique_ptr<IoEngine>> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes) {
+  auto engine = std::make_unique<PosixEngine>(std::max(1u, threads), max_background_read_bytes);
+  KVC_TRY(engine->start(std::max(1u, threads)));
+  return engine;
 }
 
 }  // namespace kvcachefs

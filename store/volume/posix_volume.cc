@@ -251,7 +251,7 @@ void warn_of_others(int root_fd, const std::string& root) {
             attributes.st_mode & 07777);
 }
 
-std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolumeOptions& options,
+Result<std::unique_ptr<IoEngine>> make_engine(const std::string& root, const PosixVolumeOptions& options,
                                       VolumeFeatures& features) {
   features.io_uring = false;
   const uint64_t background_read_bytes = features.network ? kNoByteLimit : kLocalBackgroundReadBytes;
@@ -259,7 +259,7 @@ std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolume
     auto engine = make_uring_engine(options.queue_depth, background_read_bytes);
     if (engine) {
       features.io_uring = true;
-      return std::move(*engine);
+      return engine;
     }
     log::info("volume {}: no io_uring ({}); {} threads instead", root, engine.error().message, options.threads);
   }
@@ -279,7 +279,7 @@ Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const
   if (!fd.valid()) return fail_errno(errno, "volume " + root + ": open directory");
   warn_of_others(fd.get(), root);
   VolumeFeatures features = probe_features(fd.get(), root);
-  auto engine = make_engine(root, options, features);
+  KVC_ASSIGN(auto engine, make_engine(root, options, features));
   return std::make_shared<PosixVolume>(std::move(fd), root, std::move(features), std::move(engine), options.openat2);
 }
 

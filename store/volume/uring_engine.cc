@@ -4,7 +4,6 @@
 // call hands all requests of the list, and all continuations, to the kernel; it is also the wait when no answers are
 // due.
 #include <liburing.h>
-#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 
 #include "store/base/log.h"
 #include "store/base/mutex.h"
+#include "store/base/thread.h"
 #include "store/base/unique_fd.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/request_queue.h"
@@ -56,13 +56,12 @@ class UringEngine final : public IoEngine {
     if (!wake_fd_.valid()) return fail_errno(errno, "eventfd");
     std::promise<Status> ready;
     auto outcome = ready.get_future();
-    thread_ = std::thread([this, promise = std::move(ready)]() mutable {
-      pthread_setname_np(pthread_self(), "kvc-io");
-      auto status = set_up_ring();
-      const bool ok = status.has_value();
-      promise.set_value(std::move(status));
-      if (ok) run();
-    });
+    KVC_ASSIGN(thread_, start_thread("kvc-io", [this, promise = std::move(ready)]() mutable {
+                 auto status = set_up_ring();
+                 const bool ok = status.has_value();
+                 promise.set_value(std::move(status));
+                 if (ok) run();
+               }));
     return outcome.get();
   }
 

@@ -236,7 +236,7 @@ TEST_P(VolumeEngineTest, BackgroundReadsBeyondTheirBytes) {
   if (GetParam().io_uring)
     engine = make_uring_engine(GetParam().queue_depth, kLimit).value();
   else
-    engine = make_posix_engine(GetParam().threads, kLimit);
+    engine = make_posix_engine(GetParam().threads, kLimit).value();
   const FilePtr file = create("f");
   const AlignedBuffer data(kRequests * kBytes, 3), back(kRequests * kBytes);
   ASSERT_TRUE(run_one(request(Kind::kWrite, file, 0, data.span())));

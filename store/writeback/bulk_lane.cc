@@ -18,8 +18,9 @@ constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is seal
 
 }  // namespace
 
-void BulkLane::start() {
-  thread_ = start_thread("kvc-bulk", [this] { run(); });
+Status BulkLane::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-bulk", [this] { run(); }));
+  return {};
 }
 
 void BulkLane::ask_to_stop() {

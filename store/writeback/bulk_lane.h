@@ -48,7 +48,7 @@ class BulkLane {
   explicit BulkLane(Parts parts) : parts_(parts) {}
   ~BulkLane() { stop(); }
 
-  void start();
+  Status start();
   void ask_to_stop();  // stop() without waiting for it
   void stop();
   // Runs one turn; with `force` also seals bodies that are open for writing and were written a moment ago. True: it wrote something, and the

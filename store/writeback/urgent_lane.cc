@@ -21,10 +21,11 @@ struct UrgentLane::Turn {
   std::deque<UrgentItem> taken, deferred;
 };
 
-void UrgentLane::start() {
-  thread_ = start_thread("kvc-urgent", [this] {
-    while (queue_.wait()) step();
-  });
+Status UrgentLane::start() {
+  KVC_ASSIGN(thread_, start_thread("kvc-urgent", [this] {
+               while (queue_.wait()) step();
+             }));
+  return {};
 }
 
 void UrgentLane::stop() {

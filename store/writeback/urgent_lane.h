@@ -31,7 +31,7 @@ class UrgentLane {
   explicit UrgentLane(Parts parts) : parts_(parts) {}
   ~UrgentLane() { stop(); }
 
-  void start();
+  Status start();
   void ask_to_stop() { queue_.stop(); }  // stop() without waiting for it
   void stop();
   bool step();  // false: no call waited

@@ -1009,6 +1009,57 @@ def test_the_oom_score_is_only_lowered(inherited, expected, temp_dir):
         assert int(file.read()) == expected
 
 
+@pytest.mark.parametrize("is_read", [True, False], ids=["read-at-the-end", "never-read"])
+def test_a_log_that_takes_nothing_stops_nobody(is_read, temp_dir):
+    """The daemon's stderr is a pipe that is full. Calls that make it log are answered; all lines come once somebody reads, and the end does not wait."""
+    calls = 600  # of some 500 bytes in the log each
+    mountpoint = os.path.join(temp_dir, "mnt")
+    os.mkdir(mountpoint)
+    reader, writer = os.pipe()
+    command = mount_command(os.path.join(temp_dir, "volume"), mountpoint)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=writer)
+    os.close(writer)
+    kvc_mount.watchdog().tell(op="mount", path=mountpoint, pid=process.pid)
+    names = ["".join(chr(ord("a") + index // 26**place % 26) for place in range(3)) * 70 for index in range(calls)]
+    refused = []
+
+    def call():
+        for name in names:
+            try:
+                os.setxattr(mountpoint, f"user.kvcachefs.option.{name}", b"1")
+            except OSError:
+                refused.append(name)
+        with open(os.path.join(mountpoint, "chunk"), "wb") as file:
+            file.write(payload("chunk", MIB))
+
+    text = []
+    client, log = threading.Thread(target=call), threading.Thread(target=lambda: text.extend(os.fdopen(reader, errors="replace")))
+    try:
+        wait_until(lambda: process.poll() is not None or mount_entry(mountpoint) is not None, 60, "the mount is there")
+        client.start()
+        client.join(60 * kvc_env.SCALE)
+        assert not client.is_alive(), "a call waits for the log"
+        assert refused == names
+        if is_read:
+            log.start()
+        assert run_command("umount", mountpoint).returncode == 0
+        assert process.wait(60 * kvc_env.SCALE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        kvc_mount.watchdog().tell(op="unmount", path=mountpoint)
+        if client.is_alive():
+            subprocess.run(["umount", "-l", mountpoint], check=False)
+            client.join()
+        if log.ident:
+            log.join()
+        else:
+            os.close(reader)
+    if is_read:
+        assert [name for name in names if not any(f"option.{name}:" in line for line in text)] == []
+        assert not any("dropped" in line for line in text)
+
+
 def test_version_names_libraries_and_features():
     result = run_command("--version")
     assert result.returncode == 0

@@ -68,6 +68,7 @@ class FakeIndex : public Index {
   void limit_kept(uint64_t) override {}
   void keep_in_memory() const override {}
   void let_go_of_mapped() const override {}
+  void set_let_go_wanted(std::function<void()>) override {}
   uint64_t unused_bytes() const override { return 0; }
   bool give_back_unused() override { return false; }
   bool damaged() const override { return false; }
