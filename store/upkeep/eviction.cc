@@ -31,7 +31,7 @@ uint64_t Eviction::shown_free_bytes() const {
   if (!parts_.options.shows_headroom() || !parts_.evictor.may_evict()) return free;
   const uint64_t headroom = parts_.space.limit_bytes() / 100 * kShownPercent;
   if (free >= headroom) return free;
-  const uint64_t bodies = parts_.space.live_bytes() + parts_.space.reserved_bytes() + parts_.space.dead_bytes(), pinned = parts_.evictor.pinned_bytes();
+  const uint64_t bodies = parts_.space.live_bytes() + parts_.space.reserved_bytes() + parts_.space.dead_bytes(), pinned = parts_.evictor.pinned().bytes;
   return std::min(headroom, free + (bodies - std::min(bodies, pinned)));
 }
 
