@@ -220,6 +220,7 @@ void set_mount_attribute(const Request& request, std::string_view name, std::str
   if (name == "scrub") return reply_status(request, driver.store->begin_scrub());
   name.remove_prefix(std::strlen("option."));
   Status status = name == "log_level" ? driver.set_option(name, value) : driver.store->set_option(name, value);
+  if (!status && status.error().code == Code::kNotFound) status = refuse_mount_option(name, value);
   if (!status) log::warn("setfattr user.kvcachefs.option.{}: {}", name, status.error().message);
   reply_status(request, status);
 }

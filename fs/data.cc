@@ -127,7 +127,8 @@ void write(const Request& request, fuse_ino_t node, const char* bytes, size_t si
                         if (!written) return reply_error(request, written.error());
                         if (sync) return reply_written_and_synced(request, handle, *written);
                         fuse_reply_write(request, *written);
-                      });
+                      },
+                      file->writepage ? WriteOf::kPages : WriteOf::kCall);
 }
 
 void flush(const Request& request, fuse_ino_t, fuse_file_info* file) {

@@ -105,6 +105,17 @@ Status set_mount_option_live(MountOptions& options, std::string_view name, std::
   return {};
 }
 
+Status refuse_mount_option(std::string_view name, std::string_view value) {
+  if (name == "ro") return fail(Code::kInvalid, "option 'ro' is changed by `mount -o remount,ro MOUNTPOINT`, or `remount,rw`");
+  const std::vector<OptionText> known = mount_options_text({});
+  if (std::ranges::none_of(known, [&](const OptionText& option) { return option.name == name; }))
+    return fail(Code::kInvalid, fmt::format("unknown option '{}'; `kvcachefs mount --help` lists them", name));
+  const bool flag = name == "nonempty" || name == "allow_other";
+  if (MountOptions scratch; !flag) KVC_TRY(set_value(scratch, name, value));
+  return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount {}", name,
+                                          flag ? fmt::format("with or without -o {}", name) : fmt::format("with -o {}={}", name, value)));
+}
+
 Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) {
   MountOptions options;
   if (called_by_mount8()) options.kernel = {"suid", "dev"};  // before the requested options: the last of two counts

@@ -41,5 +41,7 @@ bool called_by_mount8();
 std::vector<OptionText> mount_options_text(const MountOptions& options);
 // Changes an option of the driver while mounted: log_level.
 Status set_mount_option_live(MountOptions& options, std::string_view name, std::string_view value);
+// Why an option that is not the store's cannot be changed so: returns an error.
+Status refuse_mount_option(std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

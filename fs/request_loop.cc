@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -40,11 +39,13 @@ RequestLoop::RequestLoop(RequestDevice& device, Settings settings)
 int RequestLoop::run() {
   std::vector<std::thread> threads;
   threads.reserve(settings_.threads);
-  try {
-    while (threads.size() < settings_.threads)
-      threads.push_back(start_thread("kvc-requests", [this, number = static_cast<uint32_t>(threads.size() + 1)] { work(number); }));
-  } catch (const std::exception& failure) {  // a limit of threads or of memory
-    log::warn("{} of {} threads take requests, and no more can be started: {}", std::max<size_t>(threads.size(), 1), settings_.threads, failure.what());
+  while (threads.size() < settings_.threads) {
+    auto started = start_thread("kvc-requests", [this, number = static_cast<uint32_t>(threads.size() + 1)] { work(number); });
+    if (!started) {
+      log::warn("{} of {} threads take requests: {}", std::max<size_t>(threads.size(), 1), settings_.threads, started.error().message);
+      break;
+    }
+    threads.push_back(*std::move(started));
   }
   if (threads.empty()) work(1);
   for (std::thread& thread : threads) thread.join();

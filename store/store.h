@@ -98,7 +98,7 @@ class Store {
   virtual bool closes_quietly(Handle* handle) = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
   // `bytes` is copied before the call returns, also when the completion comes later.
-  virtual void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) = 0;
+  virtual void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done, WriteOf of = WriteOf::kCall) = 0;
   // close(2) of one descriptor: reports errors of earlier writes; makes durable what the option `durability` promises.
   virtual void flush(Handle* handle, StatusCompletion done) = 0;
   virtual void fsync(Handle* handle, StatusCompletion done) = 0;

@@ -378,6 +378,18 @@ TEST_F(StoreEvict, SpaceThatCanBeMadeMayBeShownAsFree) {
   EXPECT_NEAR(used(), 0.7, 0.005);
 }
 
+TEST_F(StoreEvict, NoSpaceIsShownAsFreeThatPinnedFilesTakeAfterTheCapacityBecameSmaller) {
+  for (int i = 0; i < 80; ++i) ASSERT_TRUE(put(i));
+  store_.drain();
+  ASSERT_TRUE(store_->set_option("statfs", "headroom"));
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store_->set_pinned(store_->lookup(kRootId, name_of(i), {})->id, true));
+  EXPECT_GT(store_->space().blocks_free, 0u);
+  ASSERT_TRUE(store_->set_option("capacity", "16M"));
+  EXPECT_EQ(store_->space().blocks_free, 0u) << "20 MiB are pinned";
+  ASSERT_TRUE(store_->set_option("capacity", "24M"));
+  EXPECT_LE(store_->space().blocks_free * store_->space().block_bytes, 4 * kMiB);
+}
+
 TEST_F(StoreEvict, AFileWithTwoNamesKeepsBoth) {
   ASSERT_TRUE(put(0));
   ASSERT_TRUE(put(1));

@@ -55,7 +55,7 @@ class FailedWrites : public ::testing::Test {
     return made ? made->second : nullptr;
   }
   // As the kernel sends one write() of a caller: in requests of 1 MiB, all of them under way. How many failed.
-  int write(Handle* handle, uint64_t offset, uint64_t length) {
+  int write(Handle* handle, uint64_t offset, uint64_t length, WriteOf of = WriteOf::kCall) {
     auto failed = std::make_shared<int>(0);
     auto open = std::make_shared<size_t>(0);
     const std::string bytes(kMiB, 'x');
@@ -65,7 +65,7 @@ class FailedWrites : public ::testing::Test {
       store_->write(handle, at, piece, [failed, open](Result<size_t> result) {
         if (!result) ++*failed;
         --*open;
-      });
+      }, of);
     }
     for (int i = 0; i < 100'000 && *open > 0; ++i) store_->pump();
     EXPECT_EQ(*open, 0u);
@@ -79,11 +79,18 @@ class FailedWrites : public ::testing::Test {
     for (int i = 0; i < 100'000 && !*done; ++i) store_->pump();
     return done->value_or(false);
   }
-  Code flush(Handle* handle) {
+  template <class Call>
+  Code code_of(const Call& call) {
     auto code = std::make_shared<std::optional<Code>>();
-    store_->flush(handle, [code](Status status) { *code = status ? Code::kNoData : status.error().code; });
+    call([code](Status status) { *code = status ? Code::kNoData : status.error().code; });
     for (int i = 0; i < 100'000 && !*code; ++i) store_->pump();
     return code->value_or(Code::kBusy);
+  }
+  Code flush(Handle* handle) {
+    return code_of([&](StatusCompletion done) { store_->flush(handle, std::move(done)); });
+  }
+  Code fsync(Handle* handle) {
+    return code_of([&](StatusCompletion done) { store_->fsync(handle, std::move(done)); });
   }
 
   TestStore store_{small_volume()};
@@ -183,12 +190,43 @@ TEST_F(FailedWrites, WhatWasSyncedStaysWhenALaterWriteDoesNotFit) {
   }
 }
 
+// As ext4: the caller knows, and the file is as it was.
+TEST_F(FailedWrites, ACallThatWasRefusedLeavesARawFileAsItWas) {
+  Handle* handle = create("pool.tmp", /*direct=*/true);
+  EXPECT_TRUE(truncate(handle, 20 * kMiB));
+  EXPECT_EQ(write(handle, 0, kMiB), 0);
+  fill(kMiB);
+  EXPECT_GT(write(handle, 4 * kMiB, 8 * kMiB), 0);
+  EXPECT_EQ(fsync(handle), Code::kNoData);
+  EXPECT_EQ(flush(handle), Code::kNoData);
+  store_->release(handle);
+  EXPECT_TRUE(store_.rename("pool.tmp", "pool"));
+  store_.unlink("pool");
+  empty();
+}
+
+TEST_F(FailedWrites, AnFsyncOfARawFileThatLacksBytesOfAMappingKeepsTheRestAndTellsOfThem) {
+  Handle* handle = create("pool", /*direct=*/true);
+  EXPECT_TRUE(truncate(handle, 20 * kMiB));
+  EXPECT_EQ(write(handle, 0, 4096), 0);
+  fill(2 * kMiB);
+  EXPECT_GT(write(handle, 4 * kMiB, 8 * kMiB, WriteOf::kPages), 0);
+  EXPECT_EQ(fsync(handle), Code::kNoSpace);
+  EXPECT_EQ(fsync(handle), Code::kNoSpace) << "until the bytes are written";
+  EXPECT_EQ(flush(handle), Code::kNoSpace);
+  store_->release(handle);
+  EXPECT_FALSE(store_.rename("pool", "other"));
+  store_.crash();
+  ASSERT_TRUE(store_.exists("pool"));
+  EXPECT_EQ(store_.read_file("pool").substr(0, 4097), std::string(4096, 'x') + '\0');
+}
+
 TEST_F(FailedWrites, OfARawFileToo) {
   Handle* handle = create("pool.tmp", /*direct=*/true);
   EXPECT_TRUE(truncate(handle, 20 * kMiB));
   EXPECT_TRUE(truncate(handle, kMiB)) << "raw it stays";
   fill(kMiB);
-  EXPECT_GT(write(handle, 0, 8 * kMiB), 0);
+  EXPECT_GT(write(handle, 0, 8 * kMiB, WriteOf::kPages), 0);
   EXPECT_TRUE(truncate(handle, 0)) << "as the kernel does";
   EXPECT_EQ(flush(handle), Code::kNoSpace);
   store_->release(handle);

@@ -305,7 +305,7 @@ void StoreImpl::build_name_requests() {
   open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
                                        *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
   AttributeRequests::Known known{
-      [this](ObjectId id, bool directory, bool pinned) { return evictor_->pin(id, directory, pinned); },
+      [this](const Object& object, bool pinned) { return evictor_->pin(object.id, object.is_directory(), pinned, object.size_bytes); },
       [this](ObjectId id) { return evictor_->is_pinned(id); },
       [this](const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, AttributeRequests::Facts& facts) {
         EvictGuard::describe(*evictor_, tree, object, thread_id, facts);

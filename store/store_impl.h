@@ -89,8 +89,8 @@ class StoreImpl final : public Store, private StoreRooms {
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override {
     reads_->read(handle, offset, length, std::move(done));
   }
-  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override {
-    writes_->write(handle, offset, bytes, std::move(done));
+  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done, WriteOf of) override {
+    writes_->write(handle, offset, bytes, std::move(done), of);
   }
   void note_writer(Handle* handle, uint64_t writer) override { handle->writer = writer; }
   bool is_left_to_writer(Handle* handle, uint64_t closer) override { return OpenFiles::is_left_to_writer(handle, closer); }

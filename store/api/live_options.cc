@@ -42,12 +42,12 @@ StoreOptions LiveOptions::current() const {
 }
 
 Status LiveOptions::set(std::string_view name, std::string_view value, const OptionDefaults& defaults) {
+  std::lock_guard lock(mutex_);
+  StoreOptions changed = options_;
+  KVC_TRY(set_store_option(changed, name, value));  // first: the advice below must not name a value that a mount refuses
   if (!store_option_is_live(name))
     return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount with -o {}={}", name,
                                             name, value));
-  std::lock_guard lock(mutex_);
-  StoreOptions changed = options_;
-  KVC_TRY(set_store_option(changed, name, value));
   const bool capacity_is_relative = name == "capacity" ? changed.capacity_bytes == 0 : capacity_is_relative_;
   const bool keep_free_is_relative = name == "keep_free" ? changed.keep_free_bytes == 0 : keep_free_is_relative_;
   resolve_defaults(changed, defaults);

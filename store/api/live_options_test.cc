@@ -41,6 +41,11 @@ TEST(LiveOptions, ARefusedChangeChangesNothing) {
   auto fixed = live.set("node", "other", defaults_of(100 * kGiB));
   ASSERT_FALSE(fixed);
   EXPECT_NE(fixed.error().message.find("unmount and mount with -o node=other"), std::string::npos) << fixed.error().message;
+  for (const auto& [name, value] : {std::pair("node", "a/b"), std::pair("extent_size", "junk"), std::pair("bogus", "1")}) {
+    auto refused = live.set(name, value, defaults_of(100 * kGiB));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().message.find("unmount and mount"), std::string::npos) << refused.error().message;
+  }
   ASSERT_TRUE(live.set("pack_below", "32K", defaults_of(100 * kGiB)));
   auto contradiction = live.set("inline_below", "64K", defaults_of(100 * kGiB));
   ASSERT_FALSE(contradiction);

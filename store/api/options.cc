@@ -20,11 +20,11 @@ Result<uint64_t> parse_option_number(std::string_view name, std::string_view val
 
 namespace {
 
-Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
+Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most, std::string_view or_else = {}) {
   auto size = parse_size(value);
   if (!size || *size < least || *size > most)
-    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G){}{}", name, value,
-                                            format_size(least), format_size(most), size ? "" : "; ", size ? "" : size.error().message));
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G){}{}{}", name, value,
+                                            format_size(least), format_size(most), or_else, size ? "" : "; ", size ? "" : size.error().message));
   return *size;
 }
 
@@ -67,7 +67,7 @@ Status set_size_or_percent(StoreOptions& options, std::string_view name, std::st
     options.*Bytes = 0;
     return {};
   }
-  KVC_ASSIGN(options.*Bytes, size_in(name, value, kLeast, kLargest));
+  KVC_ASSIGN(options.*Bytes, size_in(name, value, kLeast, kLargest, " or a part of the file system (like 90%)"));
   options.*Percent = StoreOptions().*Percent;  // 0 means the default, whatever was set before
   return {};
 }

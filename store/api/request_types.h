@@ -92,6 +92,9 @@ enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
 
 enum class XattrMode : uint8_t { kAny, kCreate, kReplace };
 
+// The sender of bytes to be written: a call, which learns of an error, or the kernel, from pages whose writers were told that it took them.
+enum class WriteOf : uint8_t { kCall, kPages };
+
 enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange, kZeroRangeKeepSize };
 
 enum class SeekFor : uint8_t { kData, kHole };

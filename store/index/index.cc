@@ -1,12 +1,16 @@
 #include "store/index/index.h"
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
 
+#include "store/base/bytes.h"
 #include "store/base/log.h"
+#include "store/base/units.h"
 #include "store/index/lmdb_index.h"
 #include "store/index/page_check.h"
+#include "store/journal/file_header.h"
 
 namespace kvcachefs {
 
@@ -27,6 +31,28 @@ bool is_of_the_machine(const Error& error) {
   }
 }
 
+// What can be done about it.
+Status with_hint(Status status, uint64_t map_bytes) {
+  if (status || status.error().sys_errno != ENOMEM) return status;
+  Error error = std::move(status).error();
+  error.message += fmt::format(": an index takes {} of addresses: see the limit on this process's address space (RLIMIT_AS, LimitAS=) and "
+                               "vm.overcommit_memory with vm.overcommit_ratio", format_size(map_bytes));
+  return std::unexpected(std::move(error));
+}
+
+// `row` is the identity in the index.
+std::string told_apart(const Bytes& row, const IndexIdentity& wanted) {
+  ByteReader reader(row);
+  const bool same_format = reader.u32() == kIndexFormat;
+  IndexIdentity there;
+  const ByteSpan uuid = reader.raw(there.volume_uuid.size());
+  std::copy(uuid.begin(), uuid.end(), there.volume_uuid.begin());
+  there.node = reader.text();
+  const std::string here = fmt::format("this is volume {}, node {}", format_uuid(wanted.volume_uuid), wanted.node);
+  if (!same_format || !reader.ok()) return fmt::format("of another format; {}", here);
+  return fmt::format("of volume {}, node {}; {}", format_uuid(there.volume_uuid), there.node, here);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Index>> Index::open(const std::string& directory, const IndexIdentity& identity, Found* found,
@@ -42,7 +68,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
   why->clear();
   *found = Found::kFresh;
   if (index->directory_.has_data()) {
-    auto opened = index->open_existing(identity, map_bytes);
+    auto opened = with_hint(index->open_existing(identity, map_bytes), map_bytes);
     if (opened) {
       if (index->committed_ != JournalPosition{}) *found = Found::kOpened;
       return index;
@@ -61,7 +87,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
     index.reset(new LmdbIndex(std::move(kept)));
     index->identity_ = identity;
   }
-  KVC_TRY(index->create(identity, map_bytes));
+  KVC_TRY(with_hint(index->create(identity, map_bytes), map_bytes));
   return index;
 }
 
@@ -77,7 +103,7 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   KVC_ASSIGN(const bool identified, env_->get(Table::kMeta, kIdentityKey, value));
   encode_row(identity, expected);
   if (!identified || value != expected) {
-    return fail(Code::kVersion, fmt::format("index {} {}", directory_.path(), kIndexOfAnother));
+    return fail(Code::kVersion, fmt::format("index {} {} ({})", directory_.path(), kIndexOfAnother, told_apart(value, identity)));
   }
   KVC_ASSIGN(const bool stated, env_->get(Table::kMeta, kStateKey, value));
   if (!stated) return fail(Code::kCorrupt, fmt::format("index {} has no state", directory_.path()));

@@ -408,6 +408,8 @@ TEST_F(IndexTest, AnotherIdentityIsMovedAside) {
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_EQ(found, Index::Found::kFresh);
   EXPECT_NE(why.find("another volume, node or format"), std::string::npos) << why;
+  EXPECT_NE(why.find(fmt::format("node {}; this is volume ", identity().node)), std::string::npos) << why;
+  EXPECT_TRUE(why.ends_with("node node-b)")) << why;
   EXPECT_TRUE(std::filesystem::exists(path() + ".damaged/data.mdb"));
 }
 

@@ -145,8 +145,8 @@ class Object {
   void note_allocated(uint64_t from, uint64_t to);
   void cut_allocated(uint64_t size);
   bool lacks_a_write() const { return write_error && !write_error->undone; }
-  // A body that lacks the bytes of a failed write is not sealed and stays in RAM, unless it is empty: then no reader is misled.
-  bool sealable() const { return !lacks_a_write() || size_bytes == 0; }
+  // A body that lacks the bytes of a failed write is not sealed and stays in RAM, unless it is empty (no reader is misled), or raw: it is no copy.
+  bool sealable() const { return !lacks_a_write() || size_bytes == 0 || raw; }
   void note_failed_write(const Error& error, uint64_t begin = 0, uint64_t end = UINT64_MAX);
   void note_written(uint64_t begin, uint64_t end) {
     if (write_error && write_error->covered_by(begin, end)) write_error.reset();

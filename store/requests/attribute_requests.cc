@@ -282,7 +282,7 @@ Status AttributeRequests::set_pinned(ObjectId id, bool pinned) {
     const auto at = std::lower_bound(xattrs.begin(), xattrs.end(), kPinMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
     const bool there = at != xattrs.end() && at->name == kPinMark;
     if (!pinned && !there) return fail(Code::kNoAttribute, fmt::format("object {} is not pinned itself", id.value));
-    KVC_TRY(parts_.known.pin(id, object->is_directory(), pinned));
+    KVC_TRY(parts_.known.pin(*object, pinned));
     if (!pinned) xattrs.erase(at);
     else if (!there) xattrs.insert(at, Xattr{std::string(kPinMark), {}});
     return {};

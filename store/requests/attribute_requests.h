@@ -32,7 +32,7 @@ class AttributeRequests {
   using Facts = std::vector<std::pair<std::string, std::string>>;
   // Facts about objects from rooms that this one may not include.
   struct Known {
-    std::function<Status(ObjectId id, bool directory, bool pinned)> pin;  // the object is locked, as for is_pinned
+    std::function<Status(const Object& object, bool pinned)> pin;         // the object is locked, as for is_pinned
     std::function<bool(ObjectId id)> is_pinned;                           // itself, or by a directory above it
     // Adds the facts that keep the object from eviction.
     std::function<void(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, Facts& facts)> describe_keeping;

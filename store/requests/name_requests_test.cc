@@ -112,7 +112,7 @@ class NameRequestsTest : public WritebackFixture {
                         counters, options, request_clock, ReadTimes::kRelative, false}};
   AttributeRequests attributes{{tree, open_files, writes, in_place, accesses, extents, room_for_records, records, changes, dirty, read_times,
                                 request_clock, [this](const Object&) { return may_change; },
-                                {[this](ObjectId, bool, bool) { return may_pin; }, [](ObjectId) { return false; },
+                                {[this](const Object&, bool) { return may_pin; }, [](ObjectId) { return false; },
                                  [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts&) {},
                                  [](ObjectId) { return std::nullopt; }},
                                 false}};

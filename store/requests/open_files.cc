@@ -10,6 +10,11 @@
 
 namespace kvcachefs {
 
+namespace {
+// Of a raw file that lacks bytes of a failed write all else is made durable, and then the failure is told.
+Status error_or(Status status, const std::optional<Error>& error) { return status && error ? Status(std::unexpected(*error)) : std::move(status); }
+}  // namespace
+
 // --- open and close ---
 
 // The object is locked.
@@ -163,7 +168,7 @@ void OpenFiles::release(Handle* handle_pointer) {
 
 void OpenFiles::flush(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
-  bool dirty = false;
+  bool dirty = false, raw = false;
   std::optional<Error> error;
   {
     const auto lock = object->lock();
@@ -176,25 +181,30 @@ void OpenFiles::flush(Handle* handle, StatusCompletion done) {
       error = object->write_error;
       parts_.changes.undo_what_did_not_fit(object, /*last_writer=*/false);
     }
+    raw = object->raw != nullptr;
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
-  if (error) return done(std::unexpected(std::move(*error)));
+  if (error && !raw) return done(std::unexpected(std::move(*error)));
   // With `sync` also if nothing is dirty: the body may be journaled and not synced; raw bytes leave nothing dirty here.
-  if (!handle->request.write || !parts_.options.durable_close() || (!dirty && !parts_.options.durable_sync())) return done({});
-  parts_.urgent.make_durable(object, parts_.options.durable_sync(), std::move(done));
+  if (!handle->request.write || !parts_.options.durable_close() || (!dirty && !parts_.options.durable_sync())) return done(error_or({}, error));
+  parts_.urgent.make_durable(object, parts_.options.durable_sync(), [error = std::move(error), done = std::move(done)](Status status) mutable {
+    done(error_or(std::move(status), error));
+  });
 }
 
 void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   std::optional<Error> error;
   uint32_t writes = 0;
+  bool raw = false;
   {
     const auto lock = object->lock();
     if (object->lacks_a_write()) error = object->write_error;
     writes = handle->writes;
+    raw = object->raw != nullptr;
   }
-  if (error) return done(std::unexpected(std::move(*error)));
-  parts_.urgent.make_all_durable(bodies_to_sync(object), true, [this, handle, writes, done = std::move(done)](Status status) mutable {
+  if (error && !raw) return done(std::unexpected(std::move(*error)));
+  parts_.urgent.make_all_durable(bodies_to_sync(object), true, [this, handle, writes, error = std::move(error), done = std::move(done)](Status status) mutable {
     if (status) {
       Object& body = *handle->object;
       const auto lock = body.lock();
@@ -202,7 +212,7 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
       if (body.content_dirty()) parts_.dirty.wake();  // another program's changes can be recorded now
       body.written_anew = false;                      // a change that does not fit leaves what was synced
     }
-    done(std::move(status));
+    done(error_or(std::move(status), error));
   });
 }
 

@@ -31,6 +31,7 @@ struct WriteRequests::WriteAttempt {
 struct WriteRequests::PendingWrite {
   ObjectPtr object;
   Handle* handle = nullptr;  // null for zeroing
+  WriteOf of = WriteOf::kCall;
   WriteSource source;
   uint64_t zeros_left = 0;       // behind `source`
   std::span<const std::byte> bytes_left;  // behind `source`, of a write that is large for the memory

@@ -225,10 +225,11 @@ void WriteRequests::continue_in_raw(const std::shared_ptr<PendingWrite>& pending
   pending->attempt = WriteAttempt();
   if (!fetch_bytes_of(pending)) return;
   if (pending->handle != nullptr) {
-    return write(pending->handle, pending->source.offset, pending->rest(), [pending](Result<size_t> result) mutable {
+    auto done = [pending](Result<size_t> result) mutable {
       if (result) *result += pending->written;
       pending->done(std::move(result));
-    });
+    };
+    return write(pending->handle, pending->source.offset, pending->rest(), std::move(done), pending->of);
   }
   const uint64_t from = pending->source.offset;
   allocate_in(pending->object, AllocateMode::kPunchHole, from, pending->end() - from, [pending](Status status) mutable {
@@ -237,7 +238,7 @@ void WriteRequests::continue_in_raw(const std::shared_ptr<PendingWrite>& pending
   });
 }
 
-void WriteRequests::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) {
+void WriteRequests::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done, WriteOf of) {
   const ObjectPtr& object = handle->object;
   parts_.counters.write_requests.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
@@ -253,16 +254,24 @@ void WriteRequests::write(Handle* handle, uint64_t offset, std::span<const std::
     parts_.in_place.note_written(handle, offset, bytes.size());
     raw = object->raw;
   }
-  if (raw)
-    return write_raw_in_turn(handle, std::move(raw), offset, bytes, [handle, done = std::move(done)](Result<size_t> result) mutable {
-      if (!result) handle->note_failed_write();
+  if (raw) {
+    auto finish = [handle, offset, end = offset + bytes.size(), of, done = std::move(done)](Result<size_t> result) mutable {
+      if (!result) {
+        handle->note_failed_write();
+        // Bytes that the kernel had taken are lost. A call that was refused left the file as it was.
+        const auto lock = handle->object->lock();
+        if (of == WriteOf::kPages && handle->object->raw) handle->object->note_failed_write(result.error(), offset, end);
+      }
       done(std::move(result));
-    });
+    };
+    return write_raw_in_turn(handle, std::move(raw), offset, bytes, std::move(finish));
+  }
   if (offset + bytes.size() > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, offset + bytes.size())));
 
   auto pending = std::make_shared<PendingWrite>();
   pending->object = object;
   pending->handle = handle;
+  pending->of = of;
   pending->bytes_left = bytes;
   pending->source.offset = offset;
   pending->next_piece(parts_.cache.piece_bytes());

@@ -63,7 +63,7 @@ class WriteRequests {
   explicit WriteRequests(Parts parts) : parts_(std::move(parts)), raw_turns_(parts_.resumer) {}
 
   // `bytes` is copied before the call returns, also when the completion comes later.
-  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
+  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done, WriteOf of = WriteOf::kCall);
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
   // Caller has noted the change, by its handle or by path, with InPlaceChanges.
   void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
@@ -120,7 +120,6 @@ class WriteRequests {
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim,
                        RawTurns::Turn turn, Completion<size_t> done);
   void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
 
   const Parts parts_;
   RawTurns raw_turns_;

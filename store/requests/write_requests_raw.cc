@@ -107,8 +107,8 @@ bool WriteRequests::raw_extent(Object& object, const FilePtr& raw, ExtentId& ext
   return object.raw == raw;
 }
 
-// The object is locked. After a failed write close and rename fail until the missing bytes were written (as pools of chunks do), or the
-// file was emptied. Reason: a client that writes through a mapping gets no error, and the size may have grown over missing bytes.
+// The object is locked, and the volume has answered. After a failure fsync, close and rename fail until the missing bytes were written (as pools
+// of chunks do), or the file was emptied. Reason: the volume may have taken a part of them, and the size may have grown over missing bytes.
 void WriteRequests::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
   if (object.raw != raw) return;
   if (!status) {
@@ -138,7 +138,7 @@ void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std:
     auto copy = parts_.waiting_bytes.keep(bytes);
     if (!copy) {
       turn.end();
-      return fail_raw_write(handle, raw, offset, length, std::move(copy).error(), done);
+      return done(std::unexpected(std::move(copy).error()));
     }
     kept = std::move(*copy);
   }
@@ -151,7 +151,7 @@ void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std:
     return {};
   };
   auto go_on = [this, handle, raw, offset, length, kept = std::move(kept), claimed, done = std::move(done)](Status status) mutable {
-    if (!status) return fail_raw_write(handle, raw, offset, length, std::move(status).error(), done);
+    if (!status) return done(std::unexpected(std::move(status).error()));
     write_claimed_raw(handle, std::move(raw), offset, length, std::move(kept), std::move(*claimed), std::move(done));
   };
   parts_.space_waiters.with_room(std::move(find_room), std::move(go_on));
@@ -165,7 +165,7 @@ void WriteRequests::write_claimed_raw(Handle* handle, FilePtr raw, uint64_t offs
     RawTurns::Turn turn(raw_turns_, length);
     if (Status status = kept->load(); !status) {
       turn.end();
-      return fail_raw_write(handle, raw, offset, length, std::move(status).error(), done);
+      return done(std::unexpected(std::move(status).error()));
     }
     const auto bytes = kept->bytes();
     write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(claim), std::move(turn), std::move(done));
@@ -229,25 +229,16 @@ void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offs
   if (raw_turns_.try_begin(counted))
     return write_raw(handle, std::move(raw), offset, bytes, nullptr, RawTurns::Turn(raw_turns_, counted), std::move(done));
   auto copy = parts_.waiting_bytes.keep(bytes);
-  if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
+  if (!copy) return done(std::unexpected(std::move(copy).error()));
   raw_turns_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy), done = std::move(done)]() mutable {
     RawTurns::Turn turn(raw_turns_, counted);
     if (Status status = kept->load(); !status) {
       turn.end();
-      return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
+      return done(std::unexpected(std::move(status).error()));
     }
     const auto its_bytes = kept->bytes();
     write_raw(handle, std::move(raw), offset, its_bytes, std::move(kept), std::move(turn), std::move(done));  // copies its_bytes
   });
-}
-
-void WriteRequests::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
-                                   Completion<size_t>& done) {
-  {
-    const auto lock = handle->object->lock();
-    note_raw_write(*handle->object, raw, offset, length, std::unexpected(error));
-  }
-  done(std::unexpected(std::move(error)));
 }
 
 }  // namespace kvcachefs

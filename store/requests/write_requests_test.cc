@@ -57,12 +57,12 @@ class WriteRequestsTest : public LoadFixture {
     bool is(const T& value) const { return count == 1 && *result && **result == value; }
     bool is_error(Code code) const { return count == 1 && !*result && result->error().code == code; }
   };
-  void write(Handle& handle, uint64_t offset, const Bytes& bytes, Told<size_t>& told) {
+  void write(Handle& handle, uint64_t offset, const Bytes& bytes, Told<size_t>& told, WriteOf of = WriteOf::kCall) {
     Bytes callers = bytes;  // gone when the call returns
     requests.write(&handle, offset, callers, [&told](Result<size_t> result) {
       ++told.count;
       told.result = std::move(result);
-    });
+    }, of);
     std::fill(callers.begin(), callers.end(), std::byte{0xee});
   }
   void write_now(Handle& handle, uint64_t offset, const Bytes& bytes) {
@@ -468,18 +468,24 @@ TEST_F(WriteRequestsTest, AWriteOfARawFileThatWaitsForRoomHasNoTurnMeanwhile) {
   EXPECT_EQ(bytes_in(body), expected);
 }
 
-TEST_F(WriteRequestsTest, AWriteOfARawFileThatFindsNoRoomFails) {
-  const ObjectPtr body = make_raw();
-  const auto handle = open(body);
-  space.configure(space.limit_bytes() - space.room_bytes() + kMiB / 2, 0);
-  Told<size_t> told;
-  write(*handle, 0, bytes_of(kMiB, 3), told);
-  EXPECT_EQ(told.count, 0);
-  for (int round = 0; round < 3; ++round) make_room(0);
-  EXPECT_TRUE(told.is_error(Code::kNoSpace));
-  EXPECT_EQ(waiting.memory_bytes(), 0u);
-  const auto lock = body->lock();
-  EXPECT_TRUE(body->lacks_a_write());
+TEST_F(WriteRequestsTest, AWriteOfARawFileThatFindsNoRoomFailsAndOnlyBytesThatTheKernelHadTakenAreMissing) {
+  for (const WriteOf of : {WriteOf::kCall, WriteOf::kPages}) {
+    const ObjectPtr body = make_raw();
+    const auto handle = open(body);
+    space.configure(space.limit_bytes() - space.room_bytes() + kMiB / 2, 0);
+    Told<size_t> told;
+    write(*handle, 0, bytes_of(kMiB, 3), told, of);
+    EXPECT_EQ(told.count, 0);
+    for (int round = 0; round < 3; ++round) make_room(0);
+    EXPECT_TRUE(told.is_error(Code::kNoSpace));
+    EXPECT_EQ(waiting.memory_bytes(), 0u);
+    const auto lock = body->lock();
+    EXPECT_EQ(body->lacks_a_write(), of == WriteOf::kPages);
+    EXPECT_TRUE(body->sealable()) << "its record does not depend on them";
+    EXPECT_TRUE(handle->kernel_cuts);
+    space.configure(kGiB, 0);
+    space.hope();  // that there may be room: the next call waits for a round again
+  }
 }
 
 TEST_F(WriteRequestsTest, AWriteThatWaitsGoesOnInTheRawFileThatTheBodyBecame) {

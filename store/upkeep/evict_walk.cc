@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/log.h"
+#include "store/base/units.h"
 #include "store/object/pin_mark.h"
 
 namespace kvcachefs {
@@ -65,10 +67,25 @@ std::optional<Attributes> EvictWalk::attributes_of(const Tree::View& tree, Objec
   return std::move((*record)->attributes);
 }
 
+// What was pinned before stays pinned although it is more than may be pinned now: told after each filling, when it begins, and when the limit
+// changes by more than a 16th. (A capacity in percent follows the file system, which can change a little all the time.)
+void EvictWalk::warn_of_pins() {
+  const Evictor::Pinned now = parts_.evictor.pinned();
+  const bool too_many = now.bytes > now.most_bytes, were_too_many = judged_.bytes > judged_.most_bytes;
+  const uint64_t change = std::max(now.most_bytes, judged_.most_bytes) - std::min(now.most_bytes, judged_.most_bytes);
+  if (now.filling == judged_.filling && too_many == were_too_many && change <= judged_.most_bytes / 16) return;
+  judged_ = now;
+  if (!too_many) return;
+  log::warn("{} is pinned, more than half of capacity={}: raise capacity or unpin", format_size(now.bytes), format_size(2 * now.most_bytes));
+}
+
 bool EvictWalk::go_on(bool to_the_end) {
   if (!parts_.evictor.on()) return false;
   const uint64_t number = parts_.evictor.filling();
-  if (number == 0 && at_.number == 0) return false;
+  if (number == 0 && at_.number == 0) {
+    warn_of_pins();
+    return false;
+  }
   if (number != 0 && at_.number != number) {
     at_ = {};
     at_.number = number;
@@ -80,6 +97,7 @@ bool EvictWalk::go_on(bool to_the_end) {
     else if (parts_.evictor.build(at_.number)) at_ = {};
   }
   if (at_.number != 0) parts_.keeper.wake();
+  else warn_of_pins();
   return true;
 }
 

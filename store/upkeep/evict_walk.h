@@ -34,6 +34,7 @@ class EvictWalk {
 
  private:
   void tell_of_names();
+  void warn_of_pins();
   static std::optional<Attributes> attributes_of(const Tree::View& tree, ObjectId id);
 
   const Parts parts_;
@@ -44,6 +45,7 @@ class EvictWalk {
     uint64_t after = 0;
     bool over = false;
   } at_;
+  Evictor::Pinned judged_;  // by warn_of_pins()
 };
 
 }  // namespace kvcachefs

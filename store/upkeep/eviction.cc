@@ -31,8 +31,12 @@ uint64_t Eviction::shown_free_bytes() const {
   if (!parts_.options.shows_headroom() || !parts_.evictor.may_evict()) return free;
   const uint64_t headroom = parts_.space.limit_bytes() / 100 * kShownPercent;
   if (free >= headroom) return free;
-  const uint64_t bodies = parts_.space.live_bytes() + parts_.space.reserved_bytes() + parts_.space.dead_bytes(), pinned = parts_.evictor.pinned_bytes();
-  return std::min(headroom, free + (bodies - std::min(bodies, pinned)));
+  const uint64_t live = parts_.space.live_bytes(), dead = parts_.space.dead_bytes(), pinned = parts_.evictor.pinned().bytes;
+  const uint64_t bodies = live + parts_.space.reserved_bytes() + dead;
+  // Below a limit that is lower than what is there eviction first brings that down to the limit.
+  const uint64_t physical = parts_.space.physical_bytes(), stays = physical - std::min(physical, live + dead) + pinned, limit = parts_.space.limit_bytes();
+  const uint64_t most = limit - std::min(limit, stays);
+  return std::max(free, std::min({headroom, most, free + (bodies - std::min(bodies, pinned))}));
 }
 
 Eviction::WaterMarks Eviction::water_marks() {

@@ -30,15 +30,21 @@ Evictor::Evictor(Clock& clock) : clock_(clock) {}
 void Evictor::configure(const Settings& settings) {
   std::lock_guard lock(mutex_);
   const bool anew = settings.on != settings_.on || (settings.on && settings.policy != settings_.policy);
+  const bool more_pins = settings.most_pinned_bytes > settings_.most_pinned_bytes;
   settings_ = settings;
   hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   if (anew) restart();
+  else if (more_pins && pins_ > 0) settle_all_pins();
   on_.store(settings.on, std::memory_order_relaxed);
   leases_.store(settings.on && settings.lease_ms > 0, std::memory_order_relaxed);
 }
 
 // Keeps the counters that only grow.
 void Evictor::restart() {
+  pins_while_off_ = {};
+  for (uint32_t slot = 0; slot < table_.slots() && !settings_.on; ++slot)
+    if (const Entry& entry = table_.at(slot); entry.id.valid() && entry.is(kOwnPin)) pins_while_off_.add(entry.id, entry.blocks * kBlockBytes);
+  pinned_while_off_.store(!pins_while_off_.files.empty(), std::memory_order_relaxed);
   table_.clear();
   links_ = evict::PrefixLinks();
   young_.clear();
@@ -284,9 +290,9 @@ bool Evictor::let_grow_up(bool all, int64_t now) {
 }
 
 void Evictor::deleted(ObjectId id) {
-  if (!on()) return;
+  if (!on() && !pinned_while_off_.load(std::memory_order_relaxed)) return;
   std::lock_guard lock(mutex_);
-  if (state_ == State::kOff) return;
+  if (state_ == State::kOff) return pins_while_off_.remove(id);
   const uint32_t slot = table_.find(id);
   if (slot == kNoSlot) {
     const uint32_t directory = table_.find_directory(id);

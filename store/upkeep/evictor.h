@@ -88,10 +88,11 @@ class Evictor final : public AccessListener, public EvictorTypes {
   bool may_evict() const { return on() && !hopeless(); }  // a call without room may get some by eviction
   bool hopeless() const { return hopeless_until_ms_.load(std::memory_order_relaxed) > now_ms(); }
   // --- pins
-  // Returns kNoSpace, with the reason, if the pin would exceed the allowed bytes. `id` may be a file or a directory.
-  Status pin(ObjectId id, bool directory, bool pinned);
+  // Returns kNoSpace, with the reason, if a new pin would exceed the allowed bytes. `id` may be a file or a directory. What is pinned stays
+  // pinned when fewer bytes are allowed; after a filling that holds for pins of the files themselves. `size_bytes` counts while eviction is off.
+  Status pin(ObjectId id, bool directory, bool pinned, uint64_t size_bytes = 0);
   bool is_pinned(ObjectId id) const;
-  uint64_t pinned_bytes() const;
+  Pinned pinned() const;
 
   EvictionCounts counts() const;
   // Estimate of evictable bytes last used 2^(i-1) to 2^i seconds ago (last: all older); a part of promised and young ones, and while filling 1: worth a wait.
@@ -114,10 +115,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr size_t kLooks = 256, kPassed = 256;
   using Entry = evict::UnitTable::Entry;
   enum class State : uint8_t { kOff, kFilling, kReady };
-  struct Young {
-    ObjectId id;
-    uint32_t since = 0;
-  };
+  struct Young { ObjectId id; uint32_t since = 0; };
   struct Building {  // state of the filling thread
     uint64_t number = 0;
     std::vector<std::pair<int32_t, uint32_t>> order;  // last use, slot
@@ -170,7 +168,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void settle_all_pins();
 
   Clock& clock_;
-  std::atomic<bool> on_{false}, leases_{false};
+  std::atomic<bool> on_{false}, leases_{false}, pinned_while_off_{false};
   std::atomic<int64_t> hopeless_until_ms_{INT64_MIN}, listed_ms_{INT64_MIN / 2};
   mutable LeafMutex mutex_;  // a leaf. Guards everything below except building_
   Settings settings_;
@@ -193,6 +191,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::array<Passed, kPassed> passed_{};
   std::vector<ObjectId> follows_;  // (while filling) by slot
   size_t pins_ = 0;  // number of pinned entries and directories
+  PinsWhileOff pins_while_off_;
   EvictionCounts counted_;
   Building building_;
 };

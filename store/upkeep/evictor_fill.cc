@@ -131,11 +131,12 @@ void Evictor::count_pin(Entry& entry, bool pinned) {
   }
 }
 
-// An object below a pinned directory is pinned while the limit of pinned bytes leaves room for it.
+// An object below a pinned directory is pinned while the limit of pinned bytes leaves room for it. One that is pinned itself always is: the
+// client was told so, and the limit may have become lower since.
 void Evictor::settle_pin(Entry& entry) {
   const bool wanted = entry.is(kOwnPin) || table_.below_pinned(entry.directory);
   if (wanted == entry.is(kPinned)) return;
-  if (wanted && counted_.pinned_bytes + entry.blocks * kBlockBytes > settings_.most_pinned_bytes) return;
+  if (wanted && !entry.is(kOwnPin) && counted_.pinned_bytes + entry.blocks * kBlockBytes > settings_.most_pinned_bytes) return;
   count_pin(entry, wanted);
 }
 
@@ -145,15 +146,27 @@ void Evictor::settle_all_pins() {
     if (table_.at(slot).id.valid()) settle_pin(table_.at(slot));
 }
 
-Status Evictor::pin(ObjectId id, bool directory, bool pinned) {
+Status Evictor::pin(ObjectId id, bool directory, bool pinned, uint64_t size_bytes) {
   std::lock_guard lock(mutex_);
-  if (state_ == State::kOff) return {};  // the filling reads the pin when eviction is switched on
-  hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   const auto refuse = [&](uint64_t bytes) {
     return fail(Code::kNoSpace, fmt::format("object {}: {} more would be pinned, beside {}; at most {}, half of the capacity, may be",
-                                            id.value, format_size(bytes), format_size(counted_.pinned_bytes),
+                                            id.value, format_size(bytes), format_size(counted_.pinned_bytes + pins_while_off_.bytes),
                                             format_size(settings_.most_pinned_bytes)));
   };
+  if (state_ == State::kOff) {  // the filling reads the pins when eviction is switched on
+    if (directory) return {};
+    if (!pinned) {
+      pins_while_off_.remove(id);
+      return {};
+    }
+    const uint64_t bytes = div_ceil(size_bytes, kBlockBytes) * kBlockBytes;
+    if (pins_while_off_.files.contains(id)) return {};
+    if (pins_while_off_.bytes + bytes > settings_.most_pinned_bytes) return refuse(bytes);
+    pins_while_off_.add(id, bytes);
+    pinned_while_off_.store(true, std::memory_order_relaxed);
+    return {};
+  }
+  hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   if (!directory) {
     const uint32_t slot = table_.find(id);
     if (slot == kNoSlot) return {};
@@ -185,9 +198,9 @@ Status Evictor::pin(ObjectId id, bool directory, bool pinned) {
   return {};
 }
 
-uint64_t Evictor::pinned_bytes() const {
+Evictor::Pinned Evictor::pinned() const {
   std::lock_guard lock(mutex_);
-  return counted_.pinned_bytes;
+  return {counted_.pinned_bytes, settings_.most_pinned_bytes, number_};
 }
 
 bool Evictor::is_pinned(ObjectId id) const {

@@ -448,6 +448,57 @@ TEST_F(EvictorTest, PinsHoldAndAreCounted) {
   EXPECT_EQ(evictor_.counts().pinned_bytes, 0u);
 }
 
+TEST_F(EvictorTest, APinOutlivesALowerLimitAndAnotherFilling) {
+  const ObjectId directory = ObjectId::make(0, 1, 50);
+  const auto fill_again = [&] {
+    evictor_.found_directory({}, {}, kRootId, false);
+    evictor_.found_directory(kRootId, "kept", directory, true);
+    for (uint64_t n = 0; n < 3; ++n)
+      evictor_.found({.parent = directory, .id = id_of(10 + n), .name = chunk_name(10 + n), .size_bytes = kChunk, .follows = {}});
+    for (uint64_t n = 0; n < 3; ++n)
+      evictor_.found({.parent = kRootId, .id = id_of(n), .name = chunk_name(n), .size_bytes = kChunk, .follows = {}, .pinned = true});
+    evictor_.found({.parent = kRootId, .id = id_of(20), .name = chunk_name(20), .size_bytes = kChunk, .follows = {}});
+    const uint64_t number = evictor_.filling();
+    while (!evictor_.build(number)) {
+    }
+  };
+  start("lru", 100 * kChunk);
+  start("s3fifo", 2 * kChunk);  // another policy: filled again
+  fill_again();
+  for (uint64_t n = 0; n < 3; ++n) EXPECT_TRUE(evictor_.is_pinned(id_of(n))) << n;
+  EXPECT_EQ(evictor_.counts().pinned_objects, 5u) << "below the directory as many as may be";
+  EXPECT_FALSE(evictor_.pin(id_of(20), false, true)) << "a new one";
+  EXPECT_TRUE(evictor_.pin(id_of(0), false, true)) << "not a new one";
+  start("s3fifo", 100 * kChunk);
+  EXPECT_EQ(evictor_.counts().pinned_objects, 6u) << "now all below the directory";
+  start("s3fifo", kChunk);
+  EXPECT_EQ(evictor_.counts().pinned_objects, 6u) << "none is dropped";
+  EXPECT_EQ(evict(9), Numbers{20});
+  start("lru", kChunk);
+  fill_again();
+  EXPECT_EQ(evictor_.counts().pinned_objects, 4u);
+  EXPECT_EQ(evictor_.pinned().bytes, 4 * kChunk);
+}
+
+TEST_F(EvictorTest, NewPinsAreLimitedWhileEvictionIsOffAsWell) {
+  start("lru", 3 * kChunk);
+  fill();
+  store(0);
+  ASSERT_TRUE(evictor_.pin(id_of(0), false, true));
+  evictor_.configure({.on = false, .lease_ms = 0, .policy = "lru", .most_pinned_bytes = 3 * kChunk});
+  EXPECT_TRUE(evictor_.pin(id_of(1), false, true, kChunk));
+  EXPECT_TRUE(evictor_.pin(id_of(2), false, true, kChunk));
+  EXPECT_TRUE(evictor_.pin(id_of(2), false, true, kChunk)) << "is pinned already";
+  const Status refused = evictor_.pin(id_of(3), false, true, kChunk);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  ASSERT_TRUE(evictor_.pin(id_of(0), false, false, kChunk));
+  EXPECT_TRUE(evictor_.pin(id_of(3), false, true, kChunk));
+  evictor_.deleted(id_of(1));
+  EXPECT_TRUE(evictor_.pin(id_of(4), false, true, kChunk));
+  EXPECT_FALSE(evictor_.pin(id_of(5), false, true, 1));
+}
+
 TEST_F(EvictorTest, OnlyAMoveIntoOrOutOfAPinnedDirectoryIsAPassOverAllObjects) {
   fill();
   const auto directory = [](uint64_t number) { return ObjectId::make(0, 1, 50'000 + number); };

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "store/base/types.h"
@@ -41,6 +42,26 @@ struct EvictorTypes {
     int64_t used_ns = 0;  // on the realtime clock
     ObjectId follows;     // its predecessor in the chain, if known
     bool pinned = false;
+  };
+  struct Pinned {
+    uint64_t bytes = 0, most_bytes = 0;
+    uint64_t filling = 0;  // number of the last filling, under way or done
+  };
+  // The files that were pinned since eviction is off: there is no table of units then. A file counts with its size when it was pinned.
+  struct PinsWhileOff {
+    std::unordered_map<ObjectId, uint64_t> files;
+    uint64_t bytes = 0;
+    void remove(ObjectId id) {
+      if (const auto at = files.find(id); at != files.end()) {
+        bytes -= at->second;
+        files.erase(at);
+      }
+    }
+    void add(ObjectId id, uint64_t its_bytes) {
+      remove(id);
+      files.emplace(id, its_bytes);
+      bytes += its_bytes;
+    }
   };
   // Leases protect objects that were probed, opened or written: the kernel caches the name for a second and answers probes of it itself.
   // Leases of objects that were only listed are broken first, then of objects written some seconds ago, then the oldest ones, in steps.

@@ -107,7 +107,7 @@ void Scrubber::end_pass() {
     ++counts_.passes;
     counts = counts_;
   }
-  log::info("all chunks were verified: {} in this life of the mount, {}; {} damaged, {} could not be read", counts.bodies,
+  log::info("all chunks were verified: {} chunks ({} read) in this life of the mount; {} damaged, {} could not be read", counts.bodies,
             format_size(counts.bytes), counts.damaged, counts.unreadable);
 }
 

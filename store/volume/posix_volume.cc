@@ -227,7 +227,13 @@ Result<SpaceInfo> PosixVolume::space() {
 
 Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
   KVC_TRY(check_path(path));
-  KVC_ASSIGN(UniqueFd fd, tree_.open_file(path, O_RDWR | O_CREAT, "open to lock"));
+  auto opened = tree_.open_file(path, O_RDWR | O_CREAT, "open to lock");
+  if (!opened && opened.error().sys_errno == EROFS) {
+    Error error = std::move(opened).error();
+    error.message += ": the volume must be writable, also for a mount with `ro` and for a check: remount its file system read-write, or check a copy";
+    return std::unexpected(std::move(error));
+  }
+  KVC_ASSIGN(UniqueFd fd, std::move(opened));
   const int descriptor = fd.get();
   KVC_ASSIGN(auto lock, take_posix_lock(std::move(fd), place(path)));
   // The lock file, or its directory, may have been renamed or removed meanwhile: the next process would make and lock another file.

@@ -134,7 +134,7 @@ void UrgentLane::commit(Turn& turn, const std::unordered_set<ObjectId>& failed, 
 // Either another thread seals the body, and requeue_deferred() follows when that ends, or its content cannot be sealed.
 void UrgentLane::defer(UrgentItem item) {
   auto lock = item.object->lock();
-  if (item.object->lacks_a_write()) {
+  if (item.object->lacks_a_write() && !item.object->raw) {
     Error error = *item.object->write_error;
     lock.unlock();
     return item.done(std::unexpected(std::move(error)));

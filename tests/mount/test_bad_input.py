@@ -170,6 +170,32 @@ def test_live_option_by_setfattr(new_mount):
         assert caught.value.errno in (errno.EINVAL, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM)
 
 
+@pytest.mark.parametrize(
+    "option, value, told",
+    [
+        ("io_uring", "off", "cannot be changed while mounted; unmount and mount with -o io_uring=off"),
+        ("io_uring", "junk", "expected auto, on or off"),
+        ("threads", "0", "expected a number"),
+        ("node", "a/b", "a/b"),
+        ("node", "other", "unmount and mount with -o node=other"),
+        ("bogus", "1", "unknown option 'bogus'"),
+        ("x-bogus", "1", "unknown option 'x-bogus'"),
+        ("ro", "1", "mount -o remount,ro"),
+        ("allow_other", "1", "with or without -o allow_other"),
+        ("capacity", "junk", "90%"),
+    ],
+)
+def test_the_advice_about_a_live_change_is_one_that_a_mount_takes(new_mount, option, value, told):
+    mount = new_mount()
+    with pytest.raises(OSError) as caught:
+        os.setxattr(mount.path, f"user.kvcachefs.option.{option}", value.encode())
+    assert caught.value.errno == errno.EINVAL
+    line = [line for line in mount.log_text().splitlines() if f"user.kvcachefs.option.{option}:" in line][-1]
+    assert told in line, line
+    if value in ("junk", "0", "a/b", "1"):
+        assert f"-o {option}={value}" not in line, line
+
+
 def test_a_shorter_flush_interval_acts_at_once(new_mount):
     mount = new_mount({"flush_interval_ms": 60_000, "durability": "none"})
     with open(os.path.join(mount.path, "chunk"), "wb") as file:
@@ -303,7 +329,10 @@ def test_read_only_volume(new_mount, other_filesystem):
         file.write(payload("chunk", MIB))
     mount.stop()
     subprocess.run(["mount", "-o", "remount,ro", backing], check=True)
-    refused(mount, mount.volume)
+    refused(mount, mount.volume, "must be writable")
+    for arguments in (("mount", mount.volume, mount.path, "-o", "ro"), ("fsck", mount.volume), ("fsck", mount.volume, "--repair"), ("rebuild", mount.volume)):
+        result = run_command(*arguments)
+        assert result.returncode != 0 and "remount its file system read-write, or check a copy" in result.stdout + result.stderr, result
     subprocess.run(["mount", "-o", "remount,rw", backing], check=True)
     mount.start()
     with open(os.path.join(mount.path, "chunk"), "rb") as file:
@@ -620,6 +649,14 @@ def test_too_few_descriptors(new_mount):
         assert run_command("umount", mount.path).returncode == 0
         pytest.skip("root with CAP_SYS_RESOURCE raises the limit")
     assert result.returncode == 1 and "ulimit" in result.stderr and "32" in result.stderr, result.stderr
+    assert mount_entry(mount.path) is None
+
+
+@pytest.mark.parametrize("limit", [3 << 29, 3 << 30, 6 << 30, 12 << 30])
+def test_too_little_address_space(new_mount, limit):
+    mount = new_mount({"memory": "64M"}, start=False)
+    result = run_command("mount", mount.volume, mount.path, "-o", "memory=64M", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    assert result.returncode == 1 and "RLIMIT_AS" in result.stderr, result.stderr
     assert mount_entry(mount.path) is None
 
 

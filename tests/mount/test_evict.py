@@ -239,6 +239,77 @@ def test_status_tells_whether_the_cache_is_large_enough(new_mount):
     assert "large enough  no: a larger one would have hit" in text, text
 
 
+PINNED = 12  # of 16 files of 1 MiB; more than half of the smaller capacity
+
+
+def put_and_pin(mount):
+    paths = [os.path.join(mount.path, f"file{number}") for number in range(16)]
+    for path in paths:
+        with open(path, "wb") as file:
+            file.write(os.urandom(1 << 20))
+    for path in paths[:PINNED]:
+        os.setxattr(path, "user.kvcachefs.pin", b"1")
+    mount.drain()
+    return paths
+
+
+def check_that_pins_hold(mount, paths):
+    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, 10, "all pins count")
+    for number in range(30):
+        try:
+            with open(os.path.join(mount.path, f"new{number}"), "wb") as file:
+                file.write(os.urandom(1 << 20))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    assert [path for path in paths[:PINNED] if not os.path.exists(path)] == []
+    assert all(os.getxattr(path, "user.kvcachefs.kept_by") == b"pinned" for path in paths[:PINNED])
+    wait_until(lambda: "12M is pinned, more than half of capacity=16M: raise capacity or unpin" in mount.log_text(), 10, "the warning")
+    assert mount.log_text().count("is pinned, more than half") == 1
+    with pytest.raises(OSError) as refused:
+        with open(os.path.join(mount.path, "new0"), "wb") as file:
+            os.setxattr(file.fileno(), "user.kvcachefs.pin", b"1")
+            file.write(b"x")
+            file.flush()
+            os.setxattr(file.fileno(), "user.kvcachefs.pin", b"1")
+    assert refused.value.errno == errno.ENOSPC
+
+
+def test_pins_hold_in_a_smaller_capacity(new_mount):
+    mount = new_mount({**OPTIONS, "capacity": "64M"})
+    paths = put_and_pin(mount)
+    mount.remount(capacity="16M")
+    check_that_pins_hold(mount, paths)
+
+
+def test_pins_hold_when_capacity_and_policy_are_changed(new_mount):
+    mount = new_mount({**OPTIONS, "capacity": "64M"})
+    paths = put_and_pin(mount)
+    os.setxattr(mount.path, "user.kvcachefs.option.capacity", b"16M")
+    wait_until(lambda: "is pinned, more than half" in mount.log_text(), 10, "the warning")
+    before = mount.log_text().count("is pinned, more than half")
+    os.setxattr(mount.path, "user.kvcachefs.option.policy", b"lru")
+    wait_until(lambda: mount.log_text().count("is pinned, more than half") == before + 1, 10, "the warning of the change of policy")
+    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, 10, "all pins count")
+    assert [path for path in paths[:PINNED] if not os.path.exists(path)] == []
+
+
+def test_pins_are_limited_with_evict_off(new_mount):
+    mount = new_mount({**OPTIONS, "capacity": "20M", "evict": "off"})
+    paths = [os.path.join(mount.path, f"file{number}") for number in range(12)]
+    for path in paths:
+        with open(path, "wb") as file:
+            file.write(os.urandom(1 << 20))
+    for path in paths[:10]:
+        os.setxattr(path, "user.kvcachefs.pin", b"1")
+    with pytest.raises(OSError) as refused:
+        os.setxattr(paths[10], "user.kvcachefs.pin", b"1")
+    assert refused.value.errno == errno.ENOSPC
+    os.setxattr(mount.path, "user.kvcachefs.option.capacity", b"16M")
+    os.setxattr(mount.path, "user.kvcachefs.option.evict", b"on")
+    wait_until(lambda: mount.status()["pins"]["objects"] == 10, 10, "all pins count")
+    wait_until(lambda: "is pinned, more than half" in mount.log_text(), 10, "the warning")
+
+
 def test_a_file_tells_what_keeps_it(new_mount):
     mount = new_mount({**OPTIONS, "lease_ms": "60000"})
     for number in range(5):
