@@ -14,6 +14,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
+#include "store/index/index_directory.h"
 #include "store/journal/lost_records.h"
 #include "store/peers/idle_part.h"
 #include "store/peers/slot_reader.h"
@@ -30,12 +31,6 @@ namespace {
 constexpr uint64_t kMaxOpenExtents = 512;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: a shorter one the next start replays as fast
-
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
 
 JournalForm form_of_journal(const StoreOptions& options, const VolumeFeatures& features) {
   switch (options.journal) {
@@ -329,9 +324,8 @@ void StoreImpl::forget_reclaimed() {
 
 Result<SpaceInfo> StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  KVC_TRY(options_.resolve(option_defaults(backing), volume_->features().network
-                                                         ? fmt::format("/var/lib/kvcachefs/{}/{}", hex(identity_.volume_uuid), identity_.node)
-                                                         : fmt::format("{}/nodes/{}/index", volume_->root(), identity_.node)));
+  KVC_TRY(options_.resolve(option_defaults(backing),
+                           default_index_directory(volume_->root(), volume_->features().network, identity_.volume_uuid, identity_.node)));
   const StoreOptions options = options_.current();
   if (const CgroupLimit limit = cgroup_memory_limit(); options.memory_bytes > limit.bytes)
     log::warn("memory={} is more than the {} that this process may have ({}): the kernel would kill it before the option holds "

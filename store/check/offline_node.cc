@@ -10,6 +10,7 @@
 #include "store/base/clock.h"
 #include "store/base/node_name.h"
 #include "store/index/index.h"
+#include "store/index/index_directory.h"
 #include "store/journal/make_volume.h"
 #include "store/peers/slot_reader.h"
 
@@ -41,19 +42,6 @@ Result<std::string> choose_node(const Volume& volume, const std::vector<std::str
   if (nodes.size() == 1) return nodes.front();
   return fail(Code::kInvalid,
               fmt::format("volume {} has several nodes: name one with --node ({})", volume.root(), names));
-}
-
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return text;
-}
-
-// The same directory as a mount chooses: LMDB needs a local file system.
-std::string default_index_directory(const OfflineNode& node) {
-  if (node.volume->features().network)
-    return fmt::format("/var/lib/kvcachefs/{}/{}", hex(node.header.uuid), node.identity.node);
-  return fmt::format("{}/nodes/{}/index", node.volume->root(), node.identity.node);
 }
 
 }  // namespace
@@ -95,8 +83,9 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request, bool goes_w
   KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), node_name_of_host(), request.purpose)));
   KVC_ASSIGN(auto epochs, list_epochs(*node.volume, node.identity.node));
   if (!epochs.empty()) node.identity.epoch = epochs.back();
-  node.index_directory = request.index_directory.empty() ? default_index_directory(node)
-                                                         : std::filesystem::absolute(request.index_directory).string();
+  node.index_directory = request.index_directory.empty()
+                             ? default_index_directory(node.volume->root(), node.volume->features().network, node.header.uuid, node.identity.node)
+                             : std::filesystem::absolute(request.index_directory).string();
   node.index_is_named = !request.index_directory.empty();
   while (node.index_directory.size() > 1 && node.index_directory.ends_with('/')) node.index_directory.pop_back();
   if (node.index_directory.starts_with(root + "/nodes/")) KVC_TRY(check_plain(*node.volume, node.index_directory.substr(root.size() + 1)));

@@ -13,6 +13,7 @@
 #include "store/base/checksum.h"
 #include "store/check/copy_file.h"
 #include "store/extent/extents.h"
+#include "store/index/index_directory.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
 #include "store/journal/record_codec.h"

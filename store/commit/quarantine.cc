@@ -40,15 +40,23 @@ void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::
   parts_.commits.add(std::move(request));
 }
 
+// Its name is absent on this mount from now on. Returns false if there is another body by now (clients that have this one open get the error), or no name.
+bool Quarantine::hide(const ObjectPtr& object, uint32_t base_version) {
+  Tree::Write tree = parts_.tree.write();
+  const auto lock = object->lock();
+  if (object->outdated || object->nlink == 0 || object->base.version != base_version || tree.is_quarantined(object->id)) return false;
+  tree.found_quarantined(object->id);
+  return true;
+}
+
+void Quarantine::put_missing(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
+  if (object->id.is_foreign()) return put_foreign(object, base_version, why);
+  if (hide(object, base_version)) log::error("object {} reads as absent until it is stored anew, or until the next mount: {}", object->id.value, why);
+}
+
 // Usually its node has given the place back a moment ago, and this node will read about that next.
 void Quarantine::put_foreign(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
-  {
-    Tree::Write tree = parts_.tree.write();
-    const auto lock = object->lock();
-    if (object->outdated || object->nlink == 0) return;  // there is another body by now; clients that have this one open get the error
-    if (object->base.version != base_version || tree.is_quarantined(object->id)) return;
-    tree.found_quarantined(object->id);
-  }
+  if (!hide(object, base_version)) return;
   if (parts_.tell_owner) parts_.tell_owner(object->id);
   log::warn("object {} of another node reads as absent here until that node says something new of it: {}", object->id.value, why);
 }

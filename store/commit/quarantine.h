@@ -31,6 +31,9 @@ class Quarantine {
   // Quarantines the journaled body of this version; does nothing if there is another by now. A peer's body is absent on this mount
   // only, and its node is told, which reads the body itself. No lock held.
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, false); }
+  // The extent of the journaled body of this version was removed by others: absent on this mount, and nothing is journaled, for it may be put back.
+  // No lock held.
+  void put_missing(const ObjectPtr& object, uint32_t base_version, const std::string& why);
   // The body is already in quarantine, but the journal did not take the record.
   void put_again(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, true); }
   // A body to be moved (Relocator) cannot be read any more. Called by the lane that moves it, or for a body that is beyond help. Returns
@@ -42,6 +45,7 @@ class Quarantine {
  private:
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again);
   void put_foreign(const ObjectPtr& object, uint32_t base_version, const std::string& why);
+  bool hide(const ObjectPtr& object, uint32_t base_version);
 
   const Parts parts_;
 };

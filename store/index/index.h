@@ -77,9 +77,6 @@ struct IndexIdentity {
   std::string node;
 };
 
-// Part of the reason why an index cannot be opened that is not of this volume and node.
-inline constexpr std::string_view kIndexOfAnother = "is of another volume, node or format";
-
 class Index {
  public:
   enum class Found : uint8_t {

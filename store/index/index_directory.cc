@@ -275,6 +275,13 @@ IndexDirectory::~IndexDirectory() {
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
+std::string default_index_directory(const std::string& root, bool is_network, std::span<const std::byte> uuid, const std::string& node) {
+  if (!is_network) return fmt::format("{}/nodes/{}/index", root, node);
+  std::string id;
+  for (const std::byte byte : uuid) id += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return fmt::format("/var/lib/kvcachefs/{}/{}", id, node);
+}
+
 bool leads_to(const std::string& path, int descriptor) {
   struct stat held = {}, named = {};
   return fstat(descriptor, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;

@@ -2,9 +2,12 @@
 // moved aside. Knows files, not LMDB.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "store/base/result.h"
 
@@ -13,8 +16,15 @@ namespace kvcachefs {
 // A larger data file is not read whole at a start: that would take more than a second.
 inline constexpr uint64_t kMaxChecksummedBytes = uint64_t{512} << 20;
 
+// Part of the reason why an index cannot be opened that is not of this volume and node.
+inline constexpr std::string_view kIndexOfAnother = "is of another volume, node or format";
+
 // `type` is the f_type of statfs(2).
 bool is_network_file_system(uint32_t type);
+
+// Where a node has its index unless the option `index` says otherwise: in its part of the volume, or elsewhere for a network volume (LMDB needs a
+// local file system). `uuid`: of the volume; `root`: its directory.
+std::string default_index_directory(const std::string& root, bool is_network, std::span<const std::byte> uuid, const std::string& node);
 
 // Whether `path` leads to the file or directory that `descriptor` has open.
 bool leads_to(const std::string& path, int descriptor);

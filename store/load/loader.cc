@@ -369,12 +369,13 @@ void Loader::second_look(const LoadJobPtr& job) {
   }
   if (!status && !superseded) superseded = is_superseded();  // meanwhile
   if (status && !superseded) return finish(job, job->padded_bytes());
-  const bool is_gone = !status && status.error().code == Code::kNotFound && !job->spilled && parts_.extents.was_removed(job->place.extent, job->place.kind);
-  if (!superseded && (is_gone || status.error().code == Code::kCorrupt)) {
+  if (!superseded && status.error().code == Code::kCorrupt) {
     parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
     if (!job->spilled) parts_.quarantine.put(job->object, job->base_version, status.error().message);
   } else if (!superseded) {
     note_failed(*job, status);
+    const bool is_gone = status.error().code == Code::kNotFound && !job->spilled && parts_.extents.was_removed(job->place.extent, job->place.kind);
+    if (is_gone) parts_.quarantine.put_missing(job->object, job->base_version, status.error().message);
   }
   // Superseded: the waiting callers try again with the new base. Bad: they get the error.
   Waiting waiting;

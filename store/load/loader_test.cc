@@ -100,7 +100,7 @@ TEST_F(LoaderTest, BytesThatDoNotMatchTwiceGoIntoQuarantine) {
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
-TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedGoesIntoQuarantine) {
+TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedIsAbsentOnThisMount) {
   const ObjectId id = put_body(5000, PlaceKind::kSolo);
   const ObjectPtr body = object(id);
   const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
@@ -112,7 +112,7 @@ TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedGoesIntoQuarantine) {
   EXPECT_EQ(answer.count, 1);
   EXPECT_FALSE(answer.is_good());
   EXPECT_TRUE(tree.has_quarantined());
-  EXPECT_EQ(commits.take().size(), 1u);
+  EXPECT_TRUE(commits.take().empty()) << "it may be put back";
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
