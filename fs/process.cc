@@ -300,13 +300,18 @@ void note_interrupt(int number) {
 
 // For SIGINT once the loop has ended, for whatever reason.
 void give_up_at_second(int) {
+  const int problem = errno;  // of the call that is interrupted
   if (++interrupts > 1) {
     std::signal(SIGINT, SIG_DFL);
     raise(SIGINT);
     return;
   }
   constexpr std::string_view kText = "kvcachefs: still writing out what is staged; interrupt once more to give that up\n";
-  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  pollfd out{.fd = STDERR_FILENO, .events = POLLOUT, .revents = 0};  // a pipe that nobody reads must not hold up the writing out
+  if (::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0) {
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText.data(), kText.size());
+  }
+  errno = problem;
 }
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <initializer_list>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -173,11 +174,13 @@ std::string metrics_text(Driver& driver) {
   add_metric(text, "peers_unknown", "", json["peers_problem"] != "");
   add_metric(text, "caretaker_failed", "", json["caretaker"]["problem"] != "");
   for (const auto& [name, value] : json.items()) value.is_object() ? add_metrics(text, name, "", value) : add_metric(text, name, "", value);
+  std::map<std::string, std::string> of_peers;  // the lines of one metric stand together
   for (const Json& peer : json["peers"]) {
     const std::string labels = fmt::format("{{peer={}}}", label_text(peer["node"]));
-    add_metric(text, "peer_live", labels, peer["state"] == "live");
-    add_metrics(text, "peer", labels, peer);
+    add_metric(of_peers["live"], "peer_live", labels, peer["state"] == "live");
+    for (const auto& [field, value] : peer.items()) add_metric(of_peers[field], "peer_" + field, labels, value);
   }
+  for (const auto& [field, lines] : of_peers) text += lines;
   return text;
 }
 

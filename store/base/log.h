@@ -29,7 +29,7 @@ void write(Level level, std::string_view message);
 // Writes the lines about what was held back, for periods that are over or for all. Call regularly.
 void tell_repeated(bool all = false);
 // From now on a thread writes to stderr or the file, and no caller waits for them: beyond some thousand lines that wait the oldest are not written, and
-// a line tells how many. recent() has all. Call once, where no fork follows.
+// a line tells how many. recent() has the last lines all the same. Call once, after the daemon was forked (a later child may only exec).
 void write_behind();
 // Returns when all is written, or when a line was not taken for some seconds.
 void flush();

@@ -1,6 +1,7 @@
 #include "store/base/log_writer.h"
 
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "store/base/thread.h"
@@ -53,7 +54,10 @@ void Writer::run() {
     lines_.pop_front();
     is_writing_ = true;
     lock.unlock();
-    write_(line);
+    try {
+      write_(line);
+    } catch (const std::bad_alloc&) {  // the line is lost
+    }
     lock.lock();
     is_writing_ = false;
     ++written_lines_;

@@ -268,10 +268,10 @@ Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) {
 
 bool Extents::was_removed(ExtentId id, PlaceKind kind) {
   const std::string file = path(id, kind);
-  const std::string directory = id.is_foreign() ? file.substr(0, file.find('/', sizeof "nodes/" - 1)) : file.substr(0, file.rfind('/'));
+  const std::string directory = file.substr(0, file.rfind('/'));
   const auto info_of = [this](const std::string& of) { return with_descriptor([&] { return volume_->info(of); }); };
-  const auto found = info_of(file), above = info_of(directory);
-  return !found && found.error().code == Code::kNotFound && above && above->is_directory;
+  const auto above = info_of(directory), found = info_of(file), above_still = info_of(directory);  // it may be away for a moment
+  return !found && found.error().code == Code::kNotFound && above && above->is_directory && above_still && above_still->is_directory;
 }
 
 std::string Extents::path(ExtentId id, PlaceKind kind) const {

@@ -76,8 +76,7 @@ class Extents {
   Result<FilePtr> open_for_punch(ExtentId id);
   // Size and blocks of the file, looked up by its path: kNotFound if it does not exist. Blocks on the volume.
   Result<FileInfo> info(ExtentId id, PlaceKind kind);
-  // The file is not there, and its directory is (of a peer, whose daemon may have removed that as well: the node's): the file was removed, and it is not the
-  // volume that is gone. Blocks on the volume.
+  // The file is not there, and its directory is: the file was removed, and it is not the volume, or a part of it, that is away. Blocks on the volume.
   bool was_removed(ExtentId id, PlaceKind kind);
   // The path of the file below the volume's root, for messages and listings.
   std::string path(ExtentId id, PlaceKind kind) const;

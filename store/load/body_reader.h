@@ -25,6 +25,8 @@ class BodyReader {
   // Reads one unit that is not in RAM, from the spill file or the base, with zeros behind its bytes. If they do not match their checksum,
   // or the descriptor is dead, reads them once more through a fresh descriptor.
   Result<BlockPtr> fetch(const Snapshot& snapshot, size_t index, const Memory& memory) const;
+  // After kNotFound: see Extents::was_removed().
+  bool was_removed(const Place& place) const { return extents_.was_removed(place.extent, place.kind); }
 
   // kAbsent only if that is certain: a start leaves the body out, and its space is soon given back. kUnknown: the volume does not answer.
   enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };

@@ -56,6 +56,7 @@ struct PeersAcknowledged {
     bool operator==(const Node&) const = default;
   };
   std::vector<Node> nodes;  // the nodes waited for, and how far each has applied this node's journals
+  bool is_whole = true;     // false: what some nodes acknowledge could not be read, so nothing but `reason` is told, and all is to be kept
   std::string waits_for() const { return reason.empty() ? by : by + " (" + reason + ")"; }
   bool operator==(const PeersAcknowledged&) const = default;
 };

@@ -311,7 +311,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   all.position.epoch = parts_.own.epoch;
   // List the nodes after that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
   const auto there = list_other_nodes(*parts_.volume, parts_.own);
-  if (!there) return {{}, {}, "all nodes", there.error().message, {}, {{"all nodes", {}}}};
+  if (!there) return {{}, {}, "all nodes", there.error().message, {}, {{"all nodes", {}}}, false};
   struct WaitedFor {
     std::string name;
     uint32_t epoch;
@@ -323,7 +323,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
     for (const std::string& name : *there) {
       if (known_.contains(name)) continue;
       look_soon_ = true;
-      return {{}, {}, name, "it has just come", {}, {{name, {}}}};
+      return {{}, {}, name, "it has just come", {}, {{name, {}}}, false};
     }
     for (const auto& [name, known] : known_) {
       const auto stood_ns = known.stands_since_ns.transform([now_ns](int64_t since_ns) { return now_ns - since_ns; });

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/chain/sidecar.h"
 #include "store/index/index.h"
@@ -89,9 +90,15 @@ void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
   if (size_bytes == 0) return;
   const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(div_ceil(size_bytes, kBlockBytes), UINT32_MAX));
   if (blocks == entry.blocks) return;
-  const bool pinned = entry.is(kPinned);
+  const bool pinned = entry.is(kPinned), grows = blocks > entry.blocks;
   if (pinned) count_pin(entry, false);
   entry.blocks = blocks;
+  // One that grows beyond the limit loses its own pin until the next mount: else one that was pinned while it was empty could take all of the capacity.
+  if (pinned && grows && entry.is(kOwnPin) && counted_.pinned_bytes + blocks * kBlockBytes > settings_.most_pinned_bytes) {
+    entry.set(kOwnPin, false);
+    --pins_;
+    log::warn("object {} is not pinned any more: it grew, and more than half of the capacity would be pinned", entry.id.value);
+  }
   if (pinned) settle_pin(entry);
 }
 

@@ -15,6 +15,7 @@ constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at l
 constexpr uint64_t kIndexRows = 20'000;                // ... or when this many rows wait: LMDB keeps the memory of the largest commit
 constexpr uint64_t kIndexGrowthBytes = 64 * kMiB;      // ... or the file will grow so much (extended attributes, targets of symlinks)
 constexpr uint64_t kFewRows = 128;                     // fewer are not worth that estimate
+constexpr int64_t kPatienceNs = 10'000'000'000;        // with nodes that keep space back which a call waits for
 constexpr int64_t kReclaimNs = 1'000'000'000;          // per reclaim: data written since has to be synced as well
 constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for the result
 constexpr int64_t kLetGoNs = 1'000'000'000;            // between releases of memory mapped by index reads
@@ -208,6 +209,7 @@ bool Keeper::make_room() {
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || records_went || swept || compacts;
   if (gave_back) held_since_ns_.reset();
+  give_up_on_late_peers(*round);
   if (!gave_back && hold_round(*round)) return true;
   held_round_.reset();
   parts_.space_waiters.end_round(*round, gave_back, goes_on);
@@ -253,7 +255,6 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
 // The space to come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
 // so long that their readers get errors instead.
 bool Keeper::hold_round(const SpaceWaiters::Round& round) {
-  constexpr int64_t kPatienceNs = 10'000'000'000;
   constexpr int64_t kFollowedNs = 2'000'000'000;  // what was evicted a moment ago comes back within this time if all nodes follow
   const int64_t now_ns = running_ns();
   PeerHolds* holds = parts_.checkpointer.holds();
@@ -269,6 +270,12 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   }
   hold(round);
   return true;
+}
+
+// While a call waits that earlier rounds did not help, whatever little came back meanwhile.
+void Keeper::give_up_on_late_peers(const SpaceWaiters::Round& round) {
+  if (round.pressure == 0 || stopping_ || parts_.checkpointer.holds() == nullptr) return;
+  if (const uint64_t held_bytes = parts_.checkpointer.awaited_from_peers_bytes(); held_bytes > 0) give_up_on_peers(held_bytes, kPatienceNs);
 }
 
 // The same for room that others lack, while no call waits here. Their calls are refused after as long a wait as calls here.

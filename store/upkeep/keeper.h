@@ -85,7 +85,7 @@ class Keeper {
   // The next step gives back everything that is dead, which syncs everything: for a call that waits for space. Any thread, with any lock
   // held.
   void want_reclaim();
-  // Its thread lets go of mapped pages of the index at once. Any thread, with any lock held.
+  // Its thread lets go of mapped pages of the index at once. Any thread, with any lock held but a leaf.
   void want_let_go();
   // Returns once accepted changes are in the committed index, or health reports why not.
   void index_now() { note_upkeep(parts_.checkpointer.index_point(), parts_.clock.monotonic_ns()); }
@@ -103,6 +103,7 @@ class Keeper {
   bool hold_round(const SpaceWaiters::Round& round);
   void hold_for_others();
   bool give_up_on_peers(uint64_t held_bytes, int64_t waited_ns);
+  void give_up_on_late_peers(const SpaceWaiters::Round& round);
   void hold(const SpaceWaiters::Round& round);
   bool compact();
   bool mend_index();

@@ -9,6 +9,7 @@ namespace kvcachefs {
 
 void PeerHolds::look(std::shared_ptr<const Peers::Acknowledged> known) {
   known_ = std::move(known);
+  if (!known_->is_whole) return;
   std::erase_if(given_up_, [this](const auto& given_up) {
     const auto now = std::ranges::find(known_->nodes, given_up.first, &Peers::Acknowledged::Node::node);
     return now == known_->nodes.end() || now->position != given_up.second;
@@ -17,6 +18,7 @@ void PeerHolds::look(std::shared_ptr<const Peers::Acknowledged> known) {
 }
 
 bool PeerHolds::have_followed_to(JournalPosition position) const {
+  if (!known_->is_whole) return false;
   if (given_up_.empty()) return known_->position >= position;
   return std::ranges::all_of(known_->nodes, [&](const auto& node) { return !is_waited_for(node) || node.position >= position; });
 }
@@ -60,7 +62,7 @@ void PeerHolds::mark(JournalPosition newest) {
 
 std::string PeerHolds::lose_patience(int64_t patience_ns) {
   std::string names;
-  if (!known_) return names;
+  if (!known_ || !known_->is_whole) return names;
   const int64_t now_ns = source_.now_ns();
   for (const auto& node : known_->nodes) {
     if (!is_waited_for(node)) continue;

@@ -176,6 +176,25 @@ TEST_F(PeerHoldsTest, ANodeThatFollowsIsWaitedForHoweverLongOthersKeepSpaceBack)
   EXPECT_EQ(lose_patience(), "fast") << "which does not follow any more";
 }
 
+TEST_F(PeerHoldsTest, WhereItIsNotKnownWhatAllAcknowledgeNoNodeIsGivenUpAndAllIsHeld) {
+  tell_of_two(50, 99);
+  EXPECT_TRUE(holds(place(1, 100)));
+  now_ns_ += kPatienceNs;
+  Peers::Acknowledged told;
+  told.by = "new";
+  told.nodes = {{"new", {}}};
+  told.is_whole = false;
+  known_ = told_ = std::make_shared<const Peers::Acknowledged>(told);
+  EXPECT_TRUE(holds(place(1, 100)));
+  EXPECT_EQ(holds_.lose_patience(kPatienceNs), "") << "one that has just come";
+  tell_of_two(50, 99);
+  known_ = told_;
+  EXPECT_TRUE(holds(place(1, 100)));
+  EXPECT_EQ(holds_.lose_patience(kPatienceNs), "fast, slow");
+  known_ = told_ = std::make_shared<const Peers::Acknowledged>(told);
+  EXPECT_TRUE(holds(place(1, 100))) << "others may have it open";
+}
+
 TEST_F(PeerHoldsTest, MarksOfALongWaitAreFew) {
   uint64_t written = 100;
   tell_of_two(50, 50);

@@ -201,17 +201,18 @@ void Scrubber::found_bad(const Current& current, const Error& error) {
   const Body& body = current.stored.base;
   const auto now = parts_.index.find_object(current.id);
   if (!now || !*now || (*now)->body.version != body.version || (*now)->body.place != body.place) return;
-  const bool wrong = error.code == Code::kCorrupt || error.code == Code::kNotFound;
+  const bool is_gone = error.code == Code::kNotFound && parts_.reader.was_removed(body.place);
+  const bool wrong = is_gone || error.code == Code::kCorrupt;
   {
     std::lock_guard lock(mutex_);
     ++(wrong ? counts_.damaged : counts_.unreadable);
   }
   if (!wrong) return log::warn("object {} could not be verified, and is kept: {}", current.id.value, error.message);
-  parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
+  (is_gone ? parts_.counters.errors_volume_read : parts_.counters.errors_checksum).fetch_add(1, std::memory_order_relaxed);
   const auto object = parts_.tree.get(current.id);
   if (!object) return;
   const Tree::ForgetAfter forget(parts_.tree, *object);
-  parts_.quarantine.put(*object, body.version, error.message);
+  is_gone ? parts_.quarantine.put_missing(*object, body.version, error.message) : parts_.quarantine.put(*object, body.version, error.message);
 }
 
 }  // namespace kvcachefs

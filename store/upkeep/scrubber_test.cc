@@ -122,6 +122,24 @@ TEST_F(ScrubberTest, AVolumeThatDoesNotAnswerCondemnsNothing) {
   EXPECT_TRUE(in_quarantine().empty());
 }
 
+TEST_F(ScrubberTest, WhatWasRemovedIsAbsentAndWhatIsAwayForAMomentIsKept) {
+  for (const bool with_directory : {false, true}) {
+    const std::vector<ObjectId> ids = put_bodies(PlaceKind::kSolo, {300'000});
+    const std::string path = extents.path(index.objects.at(ids[0]).body.place.extent, PlaceKind::kSolo);
+    ASSERT_TRUE(volume->remove_file(path));
+    if (with_directory) {
+      ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
+    }
+    Scrubber scrubber(parts());
+    begin(scrubber);
+    pass_seconds(scrubber, 1);
+    EXPECT_EQ(tree.read().is_quarantined(ids[0]), !with_directory);
+    EXPECT_EQ(scrubber.counts().damaged, with_directory ? 0u : 1u);
+    EXPECT_TRUE(commits.take().empty()) << "nothing is journaled: it may be put back";
+    index.objects.erase(ids[0]);
+  }
+}
+
 // Its place may have been given back since its record was read.
 TEST_F(ScrubberTest, WhatIsReplacedMeanwhileIsNotDamaged) {
   const ObjectId id = put_body(300'000);
