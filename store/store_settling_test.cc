@@ -48,23 +48,46 @@ TEST(StoreSettling, AnFsyncCoversABodyThatCouldNotTakeOverThePlaceOfAnother) {
 
 // What has the name after a crash is what was synced, or what took its place: not what had been journaled before.
 TEST(StoreSettling, AnFsyncOfAFileWhoseNameAnotherTookCoversTheRename) {
-  for (const int renames : {1, 2}) {
+  struct Step {
+    char what;  // makes a file `to` that stays open, renames, exchanges, links, unlinks `to`
+    const char* from;
+    const char* to;
+  };
+  const std::pair<const char*, std::vector<Step>> ways[] = {
+      {"by a rename", {{'m', "", "b"}, {'r', "b", "a"}}},
+      {"twice", {{'m', "", "b"}, {'r', "b", "a"}, {'m', "", "c"}, {'r', "c", "a"}}},
+      {"by an exchange", {{'m', "", "b"}, {'x', "a", "b"}, {'u', "", "b"}}},
+      {"before another name", {{'l', "a", "l"}, {'m', "", "b"}, {'r', "b", "a"}, {'u', "", "l"}}},
+      {"after one that has another name", {{'m', "", "b"}, {'l', "b", "l"}, {'r', "b", "a"}, {'m', "", "c"}, {'r', "c", "a"}}},
+  };
+  for (const auto& [how, steps] : ways) {
+    SCOPED_TRACE(how);
     TestStore store;
     Handle* synced = store.create("a");
     store.pwrite(synced, 0, store.payload(1, 5000));
     ASSERT_TRUE(sync_file(store, synced));
     store.pwrite(synced, 0, store.payload(2, 5000));
     std::vector<Handle*> writers;
-    for (int i = 0; i < renames; ++i) {
-      writers.push_back(store.create("new"));
-      store.pwrite(writers.back(), 0, store.payload(3 + i, 100));
-      ASSERT_TRUE(store.rename("new", "a"));
+    int made = 10;
+    for (const Step& step : steps) {
+      if (step.what == 'm') {
+        writers.push_back(store.create(step.to));
+        store.pwrite(writers.back(), 0, store.payload(++made, 100));
+      } else if (step.what == 'r') {
+        ASSERT_TRUE(store.rename(step.from, step.to));
+      } else if (step.what == 'x') {
+        ASSERT_TRUE(exchange(store, step.from, step.to));
+      } else if (step.what == 'l') {
+        ASSERT_TRUE(link(store, step.from, step.to));
+      } else {
+        ASSERT_TRUE(store.unlink(step.to));
+      }
     }
     ASSERT_TRUE(sync_file(store, synced));
     for (Handle* writer : writers) store->release(writer);
     store->release(synced);
     store.crash();
-    EXPECT_TRUE(store.read_file("a") == store.payload(2 + renames, 100)) << renames;
+    EXPECT_TRUE(store.read_file("a") == store.payload(made, 100));
   }
 }
 

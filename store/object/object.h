@@ -114,7 +114,7 @@ class Object {
   std::atomic<int64_t> relookup_until_ns{0};  // (atomic) until then an open by this nodeid is answered kStale: the kernel's name cache may be wrong
   std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) time of its last rename: a truncating open by this nodeid soon after may mean the old name
   bool awaiting_open = false;      // (object's lock) a new version that its maker is about to open: counted as unflushed
-  ObjectId replaced, replaced_by;  // by a rename: the object that lost a name to it, and may have the same bytes; the one that took its last name
+  ObjectId replaced;          // the object that a rename put it in the place of: it may have the same bytes
   uint32_t writer_thread = 0; // created this version of its name
   uint32_t writer_process = 0;  // of that thread; 0: not looked up yet
   bool contended = false;     // another version of its name was made beside it

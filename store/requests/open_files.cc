@@ -216,8 +216,8 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
   });
 }
 
-// With a file that has no name any more the one that a rename put in its place: until the journal has that rename, a crash brings the file back under the
-// name, without what was written since it was journaled.
+// With a file that has no name any more those that took its names: until the journal has that, a crash brings the file back under a name, without what
+// was written since it was journaled.
 std::vector<ObjectPtr> OpenFiles::bodies_to_sync(const ObjectPtr& object) {
   std::vector<ObjectPtr> bodies{object};
   {
@@ -225,11 +225,12 @@ std::vector<ObjectPtr> OpenFiles::bodies_to_sync(const ObjectPtr& object) {
     if (object->nlink > 0 || !object->durable) return bodies;
   }
   const Tree::Read tree = parts_.tree.read();
-  ObjectPtr now = object;
-  while (now && now->nlink == 0) now = tree.live(now->replaced_by);
-  if (!now) return bodies;
-  const auto lock = now->lock();
-  if (now->content_dirty() && now->sealable()) bodies.push_back(now);
+  tree.names().for_each_dirty_of(object->id, [&](const NameState& state) {
+    ObjectPtr taker = state.child.valid() ? tree.live(state.child) : nullptr;
+    if (!taker || taker == object || !taker->is_regular()) return;
+    const auto lock = taker->lock();
+    if (taker->content_dirty() && taker->sealable()) bodies.push_back(std::move(taker));
+  });
   return bodies;
 }
 

@@ -248,6 +248,13 @@ Namespace::Overridden Namespace::overridden() const {
   return found;
 }
 
+void Namespace::for_each_dirty_of(ObjectId durable, const std::function<void(const NameState&)>& visit) const {
+  if (!mentions_.contains(durable)) return;
+  for (const auto& [parent, directory] : directories_)
+    for (const auto& [key, state] : directory)
+      if (state.durable == durable) visit(state);
+}
+
 void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const {
   auto directory = directories_.find(parent);
   if (directory == directories_.end()) return;

@@ -138,6 +138,8 @@ class Namespace {
   using Overridden = std::set<std::pair<ObjectId, std::string>>;
   Overridden overridden() const;
   void for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const;
+  // Dirty names under which this node's journal has the object. Looks at all dirty names, if any mentions it.
+  void for_each_dirty_of(ObjectId durable, const std::function<void(const NameState&)>& visit) const;
   // For the sweep of temporary versions.
   void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);
 

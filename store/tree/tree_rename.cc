@@ -184,7 +184,6 @@ void Tree::Write::settle_links(const Rename& rename, std::span<const ObjectId> d
       source->replaces = true;
     }
     change_links(target, -1);
-    if (target->nlink == 0) target->replaced_by = source->id;
     if (target->nlink > 0 || !linger(target)) forget_if_idle(target);
   }
   for (ObjectId id : dropped_versions)
