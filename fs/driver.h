@@ -64,7 +64,7 @@ struct Driver {
   bool volume_is_stacked = false;  // the volume lies on a file system that is stacked on another
   std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
-  SideThread side_thread, copies;  // `copies` alone waits for no process: the kernel holds a lock of a file while it is copied to
+  SideThread side_thread, copies;  // `copies`: of copy_file_range; jobs of the other may wait for a process that waits for a file that is copied to
   FileLocks locks;
   Listings listings;
   ControlTexts control_texts;

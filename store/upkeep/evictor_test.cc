@@ -499,6 +499,22 @@ TEST_F(EvictorTest, NewPinsAreLimitedWhileEvictionIsOffAsWell) {
   EXPECT_FALSE(evictor_.pin(id_of(5), false, true, 1));
 }
 
+TEST_F(EvictorTest, APinnedFileThatGrowsKeepsItsPinWithinTheLimit) {
+  start("lru", 3 * kChunk);
+  fill();
+  for (uint64_t n = 0; n < 3; ++n) {
+    evictor_.created(kRootId, chunk_name(n), id_of(n));
+    ASSERT_TRUE(evictor_.pin(id_of(n), false, true));
+  }
+  evictor_.written(id_of(0), 2 * kChunk);
+  evictor_.written(id_of(1), kChunk);
+  EXPECT_EQ(evictor_.counts().pinned_bytes, 3 * kChunk);
+  evictor_.written(id_of(2), kChunk);
+  EXPECT_EQ(evictor_.counts().pinned_bytes, 3 * kChunk);
+  EXPECT_FALSE(evictor_.is_pinned(id_of(2)));
+  EXPECT_TRUE(evictor_.is_pinned(id_of(0)) && evictor_.is_pinned(id_of(1)));
+}
+
 TEST_F(EvictorTest, OnlyAMoveIntoOrOutOfAPinnedDirectoryIsAPassOverAllObjects) {
   fill();
   const auto directory = [](uint64_t number) { return ObjectId::make(0, 1, 50'000 + number); };

@@ -233,6 +233,17 @@ class Mount:
         return entry is not None and entry[0].startswith("fuse")
 
     def log_text(self, start=0):
+        """What was logged before the call. The daemon writes its log on a thread of its own, so the file is read once it has stood still for a moment."""
+        text = None
+        for _ in range(25):
+            has_ended = self.process is None or self.process.poll() is not None
+            before, text = text, self._read_log(start)
+            if text == before or has_ended:
+                break
+            time.sleep(0.2)
+        return text
+
+    def _read_log(self, start):
         try:
             with open(self.log_path, "rb") as log:
                 log.seek(start)
