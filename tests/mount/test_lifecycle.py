@@ -127,8 +127,12 @@ def test_daemonised_start_without_standard_descriptors(new_mount, temp_dir, clos
     finally:
         process.kill()
     put(mount, "chunk")
-    with open(mount.options["log_file"], encoding="utf-8") as log:
-        assert " mounted " in log.read()
+
+    def logged():
+        with open(mount.options["log_file"], encoding="utf-8") as log:
+            return " mounted " in log.read()
+
+    wait_until(logged, 10, "it is logged")
     assert run_command("umount", mount.path).returncode == 0
 
 
