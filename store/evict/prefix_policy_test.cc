@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <random>
 
+#include "store/base/bytes.h"
+#include "store/evict/reuse_model.h"
 #include "store/evict/testing.h"
 
 namespace kvcachefs::evict {
@@ -278,6 +280,20 @@ TEST_F(PrefixTest, MemoryStaysWithinItsShare) {
   EXPECT_EQ(policy->units(), kUnits);
   constexpr size_t kFixed = size_t{512} << 10;  // empty tables
   EXPECT_LE(policy->counts().memory_bytes, kUnits * 64 + kFixed);
+}
+
+// A restart is no reason to remember less, however much was counted.
+TEST(ReuseModelTables, ComeBackAsTheyWereSaved) {
+  ReuseModel model;
+  for (int i = 0; i < 6000; ++i) model.hit({}, 1000 * i);
+  Bytes saved, again;
+  ByteWriter writer(saved), writer_again(again);
+  model.save(writer);
+  ReuseModel restored;
+  ByteReader reader(saved);
+  ASSERT_TRUE(restored.restore(reader));
+  restored.save(writer_again);
+  EXPECT_EQ(again, saved);
 }
 
 }  // namespace prefix_policy_test

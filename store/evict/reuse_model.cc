@@ -225,11 +225,11 @@ Status ReuseModel::restore(ByteReader& in) {
     }
   }
   if (!in.ok()) return fail(Code::kCorrupt, "tables cut short");
-  counted_ = 0;
-  for (size_t bin = 0; bin < kBins; ++bin) counted_ += double{classes_[0].hit[bin]} + double{classes_[0].gone[bin]};
+  counted_ = 0;  // so that begin() halves nothing: the tables are as they were saved
   begin();
   while (!advance()) {
   }
+  for (size_t bin = 0; bin < kBins; ++bin) counted_ += double{classes_[0].hit[bin]} + double{classes_[0].gone[bin]};
   return {};
 }
 
