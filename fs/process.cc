@@ -294,10 +294,6 @@ std::atomic<RequestLoop*> loop_to_stop{nullptr};
 std::atomic<bool> stop_wanted{false};
 std::atomic<int> interrupts{0};
 
-void note_interrupt(int number) {
-  if (number == SIGINT) ++interrupts;
-}
-
 // For SIGINT once the loop has ended, for whatever reason.
 void give_up_at_second(int) {
   const int problem = errno;  // of the call that is interrupted
@@ -318,7 +314,7 @@ void give_up_at_second(int) {
 StopOnSignals::StopOnSignals() {
   for (int number : kEndingSignals)
     set(number, [](int signal) {
-      note_interrupt(signal);
+      if (signal == SIGINT) ++interrupts;
       stop_wanted = true;
       if (RequestLoop* loop = loop_to_stop.load()) loop->stop();
     });

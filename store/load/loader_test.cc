@@ -100,35 +100,27 @@ TEST_F(LoaderTest, BytesThatDoNotMatchTwiceGoIntoQuarantine) {
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
+// It is kept where its directory is missing as well: that may be away for a moment.
 TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedIsAbsentOnThisMount) {
-  const ObjectId id = put_body(5000, PlaceKind::kSolo);
-  const ObjectPtr body = object(id);
-  const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
-  ASSERT_TRUE(volume->remove_file(path));
-  Answer answer;
-  load(body, answer);
-  while (work.run()) {
+  for (const bool with_directory : {true, false}) {
+    SCOPED_TRACE(with_directory);
+    const ObjectId id = put_body(5000, PlaceKind::kSolo);
+    const ObjectPtr body = object(id);
+    const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
+    ASSERT_TRUE(volume->remove_file(path));
+    if (with_directory) {
+      ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
+    }
+    Answer answer;
+    load(body, answer);
+    while (work.run()) {
+    }
+    EXPECT_EQ(answer.count, 1);
+    EXPECT_FALSE(answer.is_good());
+    EXPECT_EQ(tree.has_quarantined(), !with_directory);
+    EXPECT_TRUE(commits.take().empty()) << "it may be put back";
+    EXPECT_EQ(tree.read().find_name(kRootId, "body-" + std::to_string(id.value))->has_value(), with_directory);
   }
-  EXPECT_EQ(answer.count, 1);
-  EXPECT_FALSE(answer.is_good());
-  EXPECT_TRUE(tree.has_quarantined());
-  EXPECT_TRUE(commits.take().empty()) << "it may be put back";
-  EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
-}
-
-TEST_F(LoaderTest, ABodyIsNotInQuarantineBecauseItsVolumeIsGone) {
-  const ObjectId id = put_body(5000, PlaceKind::kSolo);
-  const ObjectPtr body = object(id);
-  const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
-  ASSERT_TRUE(volume->remove_file(path));
-  ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
-  Answer answer;
-  load(body, answer);
-  while (work.run()) {
-  }
-  EXPECT_EQ(answer.count, 1);
-  EXPECT_FALSE(answer.is_good());
-  EXPECT_FALSE(tree.has_quarantined());
 }
 
 TEST_F(LoaderTest, BytesThatMatchAtTheSecondLookAreServed) {
