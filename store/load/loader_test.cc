@@ -12,7 +12,19 @@
 namespace kvcachefs {
 namespace loader_test {
 
-class LoaderTest : public LoadFixture {};
+class LoaderTest : public LoadFixture {
+ protected:
+  std::string path_of(ObjectId id) { return extents.path(object(id)->base.place.extent, PlaceKind::kSolo); }
+  bool is_named(ObjectId id) { return tree.read().find_name(kRootId, "body-" + std::to_string(id.value))->has_value(); }
+  void expect_unreadable(ObjectId id) {
+    Answer answer;
+    load(object(id), answer);
+    while (work.run()) {
+    }
+    EXPECT_EQ(answer.count, 1);
+    EXPECT_FALSE(answer.is_good());
+  }
+};
 
 TEST_F(LoaderTest, ABodyIsReadVerifiedAndPlacedAndItsReaderIsCalledOnce) {
   const ObjectPtr body = object(put_body(5 * kUnitBytes + 100));
@@ -100,27 +112,24 @@ TEST_F(LoaderTest, BytesThatDoNotMatchTwiceGoIntoQuarantine) {
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
-// It is kept where its directory is missing as well: that may be away for a moment.
 TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedIsAbsentOnThisMount) {
-  for (const bool with_directory : {true, false}) {
-    SCOPED_TRACE(with_directory);
-    const ObjectId id = put_body(5000, PlaceKind::kSolo);
-    const ObjectPtr body = object(id);
-    const std::string path = extents.path(body->base.place.extent, PlaceKind::kSolo);
-    ASSERT_TRUE(volume->remove_file(path));
-    if (with_directory) {
-      ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
-    }
-    Answer answer;
-    load(body, answer);
-    while (work.run()) {
-    }
-    EXPECT_EQ(answer.count, 1);
-    EXPECT_FALSE(answer.is_good());
-    EXPECT_EQ(tree.has_quarantined(), !with_directory);
-    EXPECT_TRUE(commits.take().empty()) << "it may be put back";
-    EXPECT_EQ(tree.read().find_name(kRootId, "body-" + std::to_string(id.value))->has_value(), with_directory);
-  }
+  const ObjectId id = put_body(5000, PlaceKind::kSolo);
+  ASSERT_TRUE(volume->remove_file(path_of(id)));
+  expect_unreadable(id);
+  EXPECT_TRUE(tree.has_quarantined());
+  EXPECT_FALSE(is_named(id));
+  EXPECT_TRUE(commits.take().empty()) << "it may be put back";
+}
+
+TEST_F(LoaderTest, ABodyWhoseDirectoryIsMissingIsKept) {
+  const ObjectId id = put_body(5000, PlaceKind::kSolo);
+  const std::string path = path_of(id);
+  ASSERT_TRUE(volume->remove_file(path));
+  ASSERT_TRUE(volume->remove_directory(path.substr(0, path.rfind('/'))));
+  expect_unreadable(id);
+  EXPECT_FALSE(tree.has_quarantined()) << "the directory may be away for a moment";
+  EXPECT_TRUE(is_named(id));
+  EXPECT_TRUE(commits.take().empty());
 }
 
 TEST_F(LoaderTest, BytesThatMatchAtTheSecondLookAreServed) {
