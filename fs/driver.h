@@ -148,8 +148,8 @@ inline StatusCompletion replying(const Request& request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
-// Declared in a handler: holds back the read-ahead that its call of the store asks for until the handler ends. The reply to the client
-// then comes before the wake-up of the thread that reads ahead.
+// Declared in a handler: holds back until the handler ends what the store learns from its call, and the read-ahead that this asks for. The reply
+// to the client then comes before that work, and before the wake-up of the thread that reads ahead.
 class ReadAheadAfterAnswer {
  public:
   explicit ReadAheadAfterAnswer(Store& store) : store_(store) { store_.hold_read_ahead(); }

@@ -133,9 +133,9 @@ class Store {
   // that map whole bodies get them by passthrough, not page by page.
   virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
-  // Between the two calls the calling thread wakes no thread to read ahead; the second call does, if that is due. So the
-  // client that is answered in between does not wait until a thread is awake. A read that has to load resumes by itself.
-  // Meanwhile the clock stands still for the calling thread. The calls do not nest.
+  // Between the two calls the calling thread wakes no thread to read ahead, and what its lookups, opens and reads teach (the next chunk, what to
+  // evict) is only noted; the second call does both. So the client that is answered in between waits for neither. A read that has to
+  // load resumes by itself. Meanwhile the clock stands still for the calling thread. The calls do not nest.
   virtual void hold_read_ahead() = 0;
   virtual void resume_read_ahead() = 0;
 

@@ -8,8 +8,8 @@
 
 namespace kvcachefs {
 
-// Called from any thread, without the tracker's lock; the caller may hold the Tree's lock and an object's. Must not block, nor
-// take much more than a microsecond.
+// Called from any thread with the tracker's lock (written(): without), so in the order of the reports; the caller may hold the Tree's lock and
+// an object's. Must not block, nor take much more than a microsecond.
 class AccessListener {
  public:
   virtual ~AccessListener() = default;

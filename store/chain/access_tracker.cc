@@ -12,6 +12,14 @@ namespace {
 constexpr size_t kRowsAtOnce = 512;  // per lock, because clients wait for it
 constexpr size_t kLinksAtOnce = 256;
 constexpr size_t kMostAnnouncedDirectories = 16384;
+constexpr size_t kMostNotes = 256;  // a request makes one or two
+
+// Of this thread, between hold() and settle().
+struct Holding {
+  const void* tracker = nullptr;
+  bool noted = false;
+};
+constinit thread_local Holding holding;
 
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
@@ -40,7 +48,83 @@ void AccessTracker::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
   chains_.set_ahead_max_bytes(bytes);
 }
 
-void AccessTracker::kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock) {
+// --- notes ---
+
+void AccessTracker::hold() { holding = {.tracker = this}; }
+
+void AccessTracker::settle() {
+  if (!std::exchange(holding, {}).noted) return;
+  Lock lock = lock_up_to_date();
+  kick_if_wanted(lock);
+}
+
+void AccessTracker::take(const Report& report) {
+  if (note(report)) return;
+  Lock lock = lock_up_to_date();
+  learn(report);
+  kick_if_wanted(lock);
+}
+
+// Returns false if this thread does not hold, or there are too many notes: then the report is to be worked off at once.
+bool AccessTracker::note(const Report& report) {
+  if (holding.tracker != this) return false;
+  std::lock_guard lock(notes_mutex_);
+  const size_t count = notes_count_.load(std::memory_order_relaxed);
+  if (count == kMostNotes) return false;
+  if (count == notes_.size()) notes_.emplace_back();
+  notes_[count].report = report;
+  notes_[count].name = report.name;
+  notes_count_.store(count + 1, std::memory_order_relaxed);
+  holding.noted = true;
+  return true;
+}
+
+AccessTracker::Lock AccessTracker::lock_up_to_date() {
+  Lock lock(mutex_);
+  work_off();
+  return lock;
+}
+
+void AccessTracker::work_off() {
+  while (notes_count_.load(std::memory_order_relaxed) > 0) {
+    size_t count = 0;
+    {
+      std::lock_guard lock(notes_mutex_);
+      notes_.swap(working_off_);
+      count = notes_count_.exchange(0, std::memory_order_relaxed);
+    }
+    for (Note& note : std::span(working_off_).first(count)) {
+      note.report.name = note.name;
+      learn(note.report);
+    }
+  }
+}
+
+// Listeners are told under mutex_ here, so that they learn in the order of the reports.
+void AccessTracker::learn(const Report& report) {
+  const auto handle = reinterpret_cast<uint64_t>(report.handle);
+  switch (report.of) {
+    case Report::Of::kProbe: {
+      for (AccessListener* listener : listeners_) {
+        if (report.directory) listener->directory_named(report.parent, report.name, report.id);
+        else listener->probed(report.thread_id, report.parent, report.name, report.id, report.bytes);
+      }
+      if (report.directory) return remember_directory(report.parent, report.name, report.id);
+      const NameStem stem = stem_of(report.parent, report.name);
+      if (report.id.valid()) file_stems_.remember(report.id, stem);
+      const ChainKey key = chain_key(report.parent, report.name);
+      return chains_.on_probe(report.thread_id, stem, key, report.id, report.bytes, report.now_ns);
+    }
+    case Report::Of::kOpen: {
+      for (AccessListener* listener : listeners_) listener->opened(report.id, report.bytes);
+      const NameStem stem = file_stems_.find(report.id).value_or(kRootStem);
+      return chains_.on_open(report.thread_id, stem, handle, report.id, report.bytes, report.now_ns);
+    }
+    case Report::Of::kRead: return chains_.on_read(handle, report.id, report.offset, report.bytes, report.now_ns);
+  }
+}
+
+void AccessTracker::kick_if_wanted(Lock& lock) {
   const bool wanted = chains_.wants_plan();
   lock.unlock();
   if (wanted && kick_) kick_();
@@ -55,8 +139,8 @@ void AccessTracker::remember_directory(ObjectId parent, std::string_view name, O
 }
 
 void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
+  const Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
-  std::lock_guard lock(mutex_);
   const ChainKey key = chain_key(parent, name);
   chains_.on_made(thread_id, stem_of(parent, name), key);
   remember_directory(parent, name, id);
@@ -75,42 +159,41 @@ void AccessTracker::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId
 }
 
 void AccessTracker::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
-                        uint64_t size_bytes, int64_t now_ns) {
-  for (AccessListener* listener : listeners_) {
-    if (directory) listener->directory_named(parent, name, id);
-    else listener->probed(thread_id, parent, name, id, size_bytes);
-  }
-  std::unique_lock lock(mutex_);
-  if (directory) return remember_directory(parent, name, id);
-  const NameStem stem = stem_of(parent, name);
-  if (id.valid()) file_stems_.remember(id, stem);
-  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, size_bytes, now_ns);
-  kick_if_wanted(lock);
+                           uint64_t size_bytes, int64_t now_ns) {
+  Report report{Report::Of::kProbe, id, now_ns};
+  report.thread_id = thread_id;
+  report.parent = parent;
+  report.name = name;
+  report.directory = directory;
+  report.bytes = size_bytes;
+  take(report);
 }
 
 void AccessTracker::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
-  for (AccessListener* listener : listeners_) listener->opened(id, size_bytes);
-  std::unique_lock lock(mutex_);
-  chains_.on_open(thread_id, file_stems_.find(id).value_or(kRootStem), reinterpret_cast<uint64_t>(handle), id, size_bytes,
-                  now_ns);
-  kick_if_wanted(lock);
+  Report report{Report::Of::kOpen, id, now_ns};
+  report.thread_id = thread_id;
+  report.handle = handle;
+  report.bytes = size_bytes;
+  take(report);
 }
 
 void AccessTracker::read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns) {
-  std::unique_lock lock(mutex_);
-  chains_.on_read(reinterpret_cast<uint64_t>(handle), id, offset, length, now_ns);
-  kick_if_wanted(lock);
+  Report report{Report::Of::kRead, id, now_ns};
+  report.handle = handle;
+  report.offset = offset;
+  report.bytes = length;
+  take(report);
 }
 
 void AccessTracker::closed(const void* handle, ObjectId id, int64_t now_ns) {
-  std::unique_lock lock(mutex_);
+  Lock lock = lock_up_to_date();
   chains_.on_close(reinterpret_cast<uint64_t>(handle), id, now_ns);
   kick_if_wanted(lock);
 }
 
 ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
+  const Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_) listener->created(parent, name, id);
-  std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
   ChainOrigin origin;
@@ -125,8 +208,8 @@ ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::str
 
 void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin,
                               uint64_t size_bytes) {
+  const Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_) listener->published(thread_id, parent, name, id, size_bytes);
-  std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
   origin.key = chain_key(parent, name);
@@ -139,7 +222,7 @@ void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_v
 }
 
 std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& items) {
-  std::unique_lock lock(mutex_);
+  Lock lock = lock_up_to_date();
   LayoutOrder laid = chains_.order_of(items);
   lock.unlock();
   for (std::span<const std::pair<ObjectId, ObjectId>> links = laid.write_links; !links.empty();) {
@@ -153,50 +236,50 @@ std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& item
 }
 
 void AccessTracker::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
+  Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_)
     for (const Loaded& body : bodies) listener->loaded_ahead(body.id);
-  std::unique_lock lock(mutex_);
   for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
 }
 
 void AccessTracker::skipped(ObjectId id, SkipReason reason) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   chains_.on_skipped(id, reason);
 }
 
 void AccessTracker::left_ram(ObjectId id) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   chains_.on_removed(id);
 }
 
 void AccessTracker::deleted(ObjectId id) {
+  const Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_) listener->deleted(id);
-  std::lock_guard lock(mutex_);
   chains_.on_deleted(id);
   file_stems_.erase(id);
   announced_directories_.erase(id);
 }
 
 bool AccessTracker::about_to_be_used(ObjectId id) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   return chains_.about_to_be_used(id);
 }
 
 Plan AccessTracker::plan(int64_t now_ns, uint64_t free_bytes) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   return chains_.plan(now_ns, free_bytes);
 }
 
 std::optional<int64_t> AccessTracker::deadline() {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   return chains_.deadline();
 }
 
 std::vector<SuccessorsRecord> AccessTracker::changed_rows_of(std::span<const ObjectId> ids) {
   std::vector<SuccessorsRecord> records;
   for (; !ids.empty(); ids = ids.subspan(std::min(kRowsAtOnce, ids.size()))) {
-    std::unique_lock lock(mutex_);
+    Lock lock = lock_up_to_date();
     const auto rows = chains_.drain_dirty_of(ids.first(std::min(kRowsAtOnce, ids.size())));
     lock.unlock();
     for (const auto& [id, row] : rows) records.push_back(to_record(id, row));
@@ -206,7 +289,7 @@ std::vector<SuccessorsRecord> AccessTracker::changed_rows_of(std::span<const Obj
 
 void AccessTracker::not_kept(std::span<const SuccessorsRecord> rows) {
   for (; !rows.empty(); rows = rows.subspan(std::min(kRowsAtOnce, rows.size()))) {
-    std::lock_guard lock(mutex_);
+    const Lock lock = lock_up_to_date();
     for (const SuccessorsRecord& row : rows.first(std::min(kRowsAtOnce, rows.size())))
       chains_.keep_dirty(row.id, from_record(row));
   }
@@ -216,7 +299,7 @@ std::vector<SuccessorsRecord> AccessTracker::changed_rows(size_t most) {
   std::vector<SuccessorsRecord> records;
   while (records.size() < most) {
     const size_t wanted = std::min(kRowsAtOnce, most - records.size());
-    std::unique_lock lock(mutex_);
+    Lock lock = lock_up_to_date();
     const auto rows = chains_.drain_dirty(wanted);
     lock.unlock();
     for (const auto& [id, row] : rows) records.push_back(to_record(id, row));
@@ -226,17 +309,17 @@ std::vector<SuccessorsRecord> AccessTracker::changed_rows(size_t most) {
 }
 
 PrefetchTotals AccessTracker::totals() {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   return chains_.totals();
 }
 
 ChainsSummary AccessTracker::summary(int64_t now_ns) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   return chains_.summary(now_ns);
 }
 
 std::optional<SuccessorsRecord> AccessTracker::neighbours(ObjectId id) {
-  std::lock_guard lock(mutex_);
+  const Lock lock = lock_up_to_date();
   auto row = chains_.row(id);
   if (!row) return std::nullopt;
   return to_record(id, *row);

@@ -2,7 +2,9 @@
 // to lay out bodies that are sealed together, and which rows of successors changed. Reads nothing itself. Wraps the pure logic of
 // this room with its one lock, and keeps the stems of recently used names.
 //
-// Lock: mutex_ (rank kAccesses). The given row loader runs under it: it may look up one row of the index.
+// A thread that answers a client may have its reports only noted until the answer is out (hold(), settle()).
+//
+// Lock: mutex_ (rank kAccesses). The given row loader runs under it: it may look up one row of the index. The notes have a leaf of their own.
 #pragma once
 
 #include <atomic>
@@ -10,6 +12,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -36,6 +39,11 @@ class AccessTracker {
   // Listeners get every report first. Call before use; the listeners must outlive this object.
   void set_listeners(std::vector<AccessListener*> listeners) { listeners_ = std::move(listeners); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // limits for one reader (0: no read-ahead) and for all
+
+  // From hold() to settle() probes, opens and reads reported by the calling thread are only noted. settle() works off the notes of all threads, in
+  // their order, as does each other call: so what is learned, and in which order, is the same. Call settle() with no lock held.
+  void hold();
+  void settle();
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if unknown.
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
@@ -74,11 +82,33 @@ class AccessTracker {
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 
  private:
+  struct Report {
+    enum class Of : uint8_t { kProbe, kOpen, kRead } of = Of::kProbe;
+    ObjectId id;
+    int64_t now_ns = 0;
+    uint32_t thread_id = 0;
+    bool directory = false;
+    ObjectId parent{};
+    std::string_view name{};
+    const void* handle = nullptr;
+    uint64_t offset = 0, bytes = 0;  // bytes: of the body, or of the read
+  };
+  struct Note {  // a report that is to be worked off
+    Report report;
+    std::string name;
+  };
+  using Lock = std::unique_lock<Mutex<LockRank::kAccesses>>;
+  void take(const Report& report);
+  bool note(const Report& report);
+  Lock lock_up_to_date();
+
   // Caller holds mutex_.
+  void work_off();
+  void learn(const Report& report);
   NameStem stem_of(ObjectId parent, std::string_view name);
   void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
   void pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id);
-  void kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock);
+  void kick_if_wanted(Lock& lock);
 
   std::function<void()> kick_;
   std::vector<AccessListener*> listeners_;
@@ -90,6 +120,11 @@ class AccessTracker {
   // absent directory, and never asks for the file's name.
   std::unordered_map<ObjectId, ChainKey> announced_directories_;
   uint64_t arrivals_ = 0;
+  std::vector<Note> working_off_;
+
+  LeafMutex notes_mutex_;  // guards:
+  std::vector<Note> notes_;  // the first notes_count_; the others are kept for their memory
+  std::atomic<size_t> notes_count_{0};  // written with notes_mutex_ held
 };
 
 }  // namespace kvcachefs

@@ -88,6 +88,86 @@ TEST(AccessTracker, RowsThatWereNotKeptAreToldAgain) {
   EXPECT_EQ(tracker.changed_rows(1000).size(), first.size());
 }
 
+// Writes down what it is told.
+class Told final : public AccessListener {
+ public:
+  void probed(uint32_t, ObjectId, std::string_view name, ObjectId, uint64_t) override { add("probed " + std::string(name)); }
+  void directory_named(ObjectId, std::string_view name, ObjectId) override { add("directory " + std::string(name)); }
+  void opened(ObjectId id, uint64_t) override { add("opened " + std::to_string(id.number())); }
+  void written(ObjectId, uint64_t) override {}
+  void created(ObjectId, std::string_view name, ObjectId) override { add("created " + std::string(name)); }
+  void published(uint32_t, ObjectId, std::string_view name, ObjectId, uint64_t) override { add("published " + std::string(name)); }
+  void loaded_ahead(ObjectId id) override { add("loaded " + std::to_string(id.number())); }
+  void deleted(ObjectId id) override { add("deleted " + std::to_string(id.number())); }
+
+  std::vector<std::string> lines;
+
+ private:
+  void add(std::string line) { lines.push_back(std::move(line)); }
+};
+
+TEST(AccessTracker, ReportsOfAThreadThatHoldsAreWorkedOffWhenItSettles) {
+  Rows stored;
+  Told told;
+  int64_t now_ns = 1'000'000'000;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  read_all(tracker, 20, now_ns);
+  size_t kicks = 0;
+  tracker.set_kick([&] { ++kicks; });
+  now_ns += 60'000'000'000;
+  told.lines.clear();
+  for (uint64_t i = 1; i <= 4; ++i) {
+    const auto handle = reinterpret_cast<const void*>(i);
+    const size_t before = told.lines.size(), kicks_before = kicks;
+    tracker.hold();
+    tracker.probed(7, kParent, "chunk-" + std::to_string(i), id_of(i), false, 64 * kKiB, now_ns += 1'000'000);
+    tracker.opened(7, handle, id_of(i), 64 * kKiB, now_ns += 1000);
+    tracker.read(handle, id_of(i), 0, 64 * kKiB, now_ns += 1000);
+    EXPECT_EQ(told.lines.size(), before);
+    EXPECT_EQ(kicks, kicks_before);
+    tracker.settle();
+    EXPECT_EQ(told.lines.size(), before + 2);
+    tracker.closed(handle, id_of(i), now_ns += 1000);
+  }
+  EXPECT_EQ(told.lines.front(), "probed chunk-1");
+  EXPECT_EQ(told.lines[1], "opened 1");
+  EXPECT_GT(kicks, 0u);
+  const Plan plan = tracker.plan(now_ns, 256 * kMiB);
+  ASSERT_FALSE(plan.loads.empty());
+  EXPECT_EQ(plan.loads.front().id, id_of(5)) << "as without the pauses";
+}
+
+TEST(AccessTracker, WhatIsNotedKeepsItsOrder) {
+  Rows stored;
+  Told told;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  tracker.hold();
+  tracker.probed(7, kParent, "a", id_of(1), false, 1, 1);
+  tracker.opened(7, nullptr, id_of(1), 1, 2);
+  EXPECT_TRUE(told.lines.empty());
+  std::thread([&] { tracker.deleted(id_of(1)); }).join();
+  EXPECT_EQ(told.lines, (std::vector<std::string>{"probed a", "opened 1", "deleted 1"}));
+  tracker.settle();
+  EXPECT_EQ(told.lines.size(), 3u);
+  tracker.opened(7, nullptr, id_of(2), 1, 3);
+  EXPECT_EQ(told.lines.back(), "opened 2") << "a thread that does not hold is heard at once";
+}
+
+TEST(AccessTracker, AThreadThatHoldsForLongDoesNotPileUpNotes) {
+  Rows stored;
+  Told told;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  tracker.hold();
+  for (uint64_t i = 1; i <= 1000; ++i) tracker.opened(7, nullptr, id_of(i), 1, static_cast<int64_t>(i));
+  EXPECT_GE(told.lines.size(), 500u);
+  tracker.settle();
+  ASSERT_EQ(told.lines.size(), 1000u);
+  for (uint64_t i = 1; i <= 1000; ++i) ASSERT_EQ(told.lines[i - 1], "opened " + std::to_string(i));
+}
+
 TEST(AccessTracker, IsToldFromSeveralThreads) {
   Rows stored;
   AccessTracker tracker([](ObjectId) { return std::nullopt; }, 64 * kMiB, 256 * kMiB);

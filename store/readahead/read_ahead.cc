@@ -163,10 +163,12 @@ void ReadAhead::wake() {
 void ReadAhead::hold() {
   held_kick = {.of = this};
   parts_.clock.hold();
+  parts_.accesses.hold();
 }
 
 void ReadAhead::resume() {
   parts_.clock.release();
+  parts_.accesses.settle();
   if (std::exchange(held_kick, {}).due) kick();
 }
 

@@ -58,7 +58,8 @@ class ReadAhead final : private ArrivalSink {
 
   // There may be something to plan, or room for queued loads. Never blocks.
   void kick();
-  // From hold() to resume() the clock stands still for this thread (RequestClock), and kicks of the prefetcher are delayed to resume().
+  // From hold() to resume() the clock stands still for this thread (RequestClock), the AccessTracker only notes its accesses, and kicks of the
+  // prefetcher are delayed to resume(). Call resume() with no lock held.
   void hold();
   void resume();
   // A reader wants a body now, which may be queued: it and the body that follows it go first. The reader's own read does not wait for the
