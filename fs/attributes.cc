@@ -160,7 +160,7 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
   const uint64_t bytes = wanted.size() + size;
   if (driver.store->has_room_for_xattr(bytes)) return set_now(request, node, wanted, {value, size}, mode);
   driver.store->await_room_for_xattr(
-      bytes, [request, node, kept_name = std::string(wanted), kept_value = std::string(value, size), mode](Status status) {
+      bytes, [request, node, file = driver.store->keep(object_of(request, node)), kept_name = std::string(wanted), kept_value = std::string(value, size), mode](Status status) {
         if (!status) return reply_error(request, status.error());
         run_handler(request, [&] { set_now(request, node, kept_name, kept_value, mode); });
       });

@@ -1,8 +1,11 @@
 // Wraps handlers of requests that change names or attributes. If the store has room for their records, the handler runs at once. Otherwise it
-// runs later, with copies of its arguments, or the request is answered with an error. No thread blocks meanwhile.
+// runs later, with copies of its arguments, or the request is answered with an error. No thread blocks meanwhile, and the files that the
+// request names by nodeid are not evicted.
 #pragma once
 
+#include <array>
 #include <cstring>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -53,12 +56,19 @@ template <auto Handler, bool GivesBack>
 struct Gate;
 template <class... Arguments, void (*Handler)(const Request&, Arguments...), bool GivesBack>
 struct Gate<Handler, GivesBack> {
+  // A device number has the type of a nodeid: to keep the file of that id for a moment does no harm.
+  template <class Argument>
+  static std::shared_ptr<void> keep(const Request& request, Argument argument) {
+    if constexpr (std::is_same_v<Argument, fuse_ino_t>) return driver_of(request).store->keep(object_of(request, argument));
+    return nullptr;
+  }
   static void pass(const Request& request, Arguments... arguments) {
     constexpr uint64_t kRecordBytes = 512;  // of the object and its directory
     Store& store = *driver_of(request).store;
     const uint64_t bytes = (kRecordBytes + ... + record_bytes_of(arguments));
     if (store.has_room_for_records(bytes)) return Handler(request, arguments...);
-    store.await_room_for_records(bytes, GivesBack, [request, kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
+    store.await_room_for_records(bytes, GivesBack, [request, files = std::array{keep(request, arguments)...},
+                                                          kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
       if (!status) return reply_error(request, status.error());
       run_handler(request, [&] { std::apply([&](auto&... each) { Handler(request, each.get()...); }, kept); });
     });

@@ -104,8 +104,7 @@ class Store {
   virtual void fsync(Handle* handle, StatusCompletion done) = 0;
   // Does what `durability` promises for a new name. Called between make_directory(), make_node() or make_symlink() and the answer.
   virtual void keep_new(ObjectId id, StatusCompletion done) = 0;
-  // Completes once the names made, moved and removed in the directory so far survive power loss, with the bodies of those that
-  // were finished or renamed: a name is not kept without its body.
+  // Completes once the names made, moved and removed in the directory so far survive power loss, with the bodies of those that were finished or renamed.
   virtual void sync_directory(ObjectId directory, StatusCompletion done) = 0;
   virtual void release(Handle* handle) = 0;
   using AllocateMode = kvcachefs::AllocateMode;
@@ -141,8 +140,8 @@ class Store {
 
   // For a thread that polls for requests: does one piece of reading ahead (begins reads of small bodies, takes in those that came),
   // some microseconds of work, in place of a thread that would take the processor away from the caller. False: nothing to do.
-  // From the first help() on this work is left to the caller. It must call leave_off() before it sleeps or does something long.
-  // One thread at a time helps; any thread may call leave_off(), also if none helps.
+  // From the first help() on this work is left to the caller. It must call leave_off() before it sleeps or does something long. One thread at a
+  // time helps; any thread may call leave_off(), also if none helps.
   virtual bool help() = 0;
   virtual void leave_off() = 0;
 
@@ -153,6 +152,7 @@ class Store {
   virtual void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) = 0;
   virtual bool has_room_for_xattr(uint64_t bytes) = 0;  // the same for an extended attribute, its name included
   virtual void await_room_for_xattr(uint64_t bytes, StatusCompletion then) = 0;
+  virtual std::shared_ptr<void> keep(ObjectId id) = 0;  // while the result is held, a file that such a call is about is not evicted
 
   virtual FileSystemSpace space() = 0;
   // Completes once everything accepted so far is on the volume and journaled; synced if `sync`.

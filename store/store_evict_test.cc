@@ -151,6 +151,20 @@ TEST_F(StoreEvict, WhatIsOpenPinnedOrInPlaceStays) {
   EXPECT_EQ(store_->status().pinned_bytes, 2 * kChunk);
 }
 
+TEST_F(StoreEvict, AFileThatACallWaitsForStaysUntilItWasMade) {
+  put(0), put(1);
+  std::shared_ptr<void> kept = store_->keep(store_->lookup(kRootId, name_of(0), {})->id);
+  ASSERT_TRUE(kept);
+  write_much(10, kTenTimes);
+  EXPECT_TRUE(there(0));
+  EXPECT_FALSE(there(1));
+  expect_whole(0);
+  kept.reset();
+  write_much(1000, kTenTimes);
+  EXPECT_FALSE(there(0));
+  EXPECT_FALSE(store_->keep(ObjectId::make(0, 1, 99'999))) << "there is none";
+}
+
 // Engines that do not remember what they stored write a chunk again under its name, some over the old bytes.
 TEST_F(StoreEvict, AChunkThatIsStoredAgainGoesAsOthersDo) {
   constexpr int kAgain = 20;

@@ -120,6 +120,7 @@ class StoreImpl final : public Store, private StoreRooms {
   }
   bool has_room_for_xattr(uint64_t bytes) override { return record_waiters_->has_room_for_xattr(bytes); }
   void await_room_for_xattr(uint64_t bytes, StatusCompletion then) override { record_waiters_->await_room_for_xattr(bytes, std::move(then)); }
+  std::shared_ptr<void> keep(ObjectId id) override { return tree_->keep_for_call(id); }
 
   void hold_read_ahead() override { read_ahead_->hold(); }
   void resume_read_ahead() override { read_ahead_->resume(); }

@@ -1,5 +1,6 @@
 #include "store/base/log.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -107,6 +108,9 @@ Level level() { return static_cast<Level>(current_level.load(std::memory_order_r
 bool enabled(Level level) { return static_cast<int>(level) >= current_level.load(std::memory_order_relaxed); }
 
 Status to_file(const std::string& path, size_t max_bytes, size_t keep_files) {
+  struct stat there{};
+  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISCHR(there.st_mode))  // opening a pipe would wait for a reader
+    return fail(Code::kInvalid, fmt::format("log file {}: not a regular file; name one, or leave the option out", path));
   try {
     sinks().logger.store(
         sinks().make(std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, max_bytes, keep_files)));

@@ -1,6 +1,8 @@
 #include "store/base/log_writer.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -8,6 +10,8 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "store/base/log.h"
 
 namespace kvcachefs::log {
 namespace log_writer_test {
@@ -26,6 +30,15 @@ TEST(LogWriter, WritesAllInOrder) {
   }
   EXPECT_TRUE(writer.flush(kLong));
   EXPECT_EQ(written, all);
+}
+
+TEST(Log, APipeIsNoLogFile) {
+  const std::string path = testing::TempDir() + "/log-" + std::to_string(::getpid()) + ".fifo";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const Status status = log::to_file(path, 1 << 20, 1);  // opening it would wait for a reader
+  ::unlink(path.c_str());
+  ASSERT_FALSE(status);
+  EXPECT_NE(status.error().message.find("not a regular file"), std::string::npos) << status.error().message;
 }
 
 TEST(LogWriter, ItsEndWritesWhatWaits) {

@@ -97,7 +97,7 @@ class Object {
   uint32_t unflushed_handles = 0; // of these, written (or created) and not flushed since
   uint32_t synced_handles = 0;    // of the unflushed, those that wrote nothing since they called fsync
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
-  uint32_t kept_for_repeat = 0;   // calls that were answered kStale, found it by their lookup, and will open it
+  uint32_t kept_for_repeat = 0;   // calls that were answered kStale, found it by their lookup, and will open it; calls that wait for room
   bool lingering = false, leased = false;  // replaced a moment ago: can still be opened, though it has no name; or see Tree::Write::keep_leased()
   uint32_t changes_in_place = 0;  // since it was whole, see requests/in_place_changes.h
   uint32_t rewriters = 0;         // open handles that changed it without O_TRUNC: their close shows whether they rewrote all of it

@@ -84,6 +84,7 @@ class Tree {
   Result<Kept> get_kept(ObjectId id);             // for a change: the table keeps it as long as the result is held
   // Changes the attributes of an object that was removed, and that a client may still have open (a directory, for instance). nullopt: not known.
   std::optional<Stat> change_removed(ObjectId id, const std::function<void(Stat& stat)>& change);
+  std::shared_ptr<void> keep_for_call(ObjectId id);  // not evicted until the result goes: a call to it waits. Null if it is gone. Takes the lock at both ends
   void forget_when_idle(const ObjectPtr& object);
   // Whether forget_when_idle() would keep the object. Ask this first: it takes the lock shared, so that closing a resident chunk does not
   // take it exclusively.

@@ -89,7 +89,18 @@ void Tree::Write::end_lingering(bool all) {
   }
 }
 
-// --- for a call that is repeated ---
+// --- for a call that is repeated, or waits ---
+
+std::shared_ptr<void> Tree::keep_for_call(ObjectId id) {
+  Write names = write();
+  const auto object = names.get(id);
+  if (!object) return nullptr;
+  {
+    const auto lock = (*object)->lock();
+    ++(*object)->kept_for_repeat;
+  }
+  return {object->get(), [this, kept = *object](void*) { write().let_go({kept}); }};
+}
 
 void Tree::Write::keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id) {
   if (thread_id != 0 && !stale.knows(thread_id)) return;
