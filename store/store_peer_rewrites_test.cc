@@ -213,7 +213,9 @@ struct StorePeerRenames : StorePeerRewrites, ::testing::WithParamInterface<const
       b.pwrite(opened, 0, TestStore::payload(2, 500'000));
       ASSERT_TRUE(b.close(opened));
     } else {
-      if (how == "removed before") ASSERT_TRUE(b.unlink("x.tmp"));
+      if (how == "removed before") {
+        ASSERT_TRUE(b.unlink("x.tmp"));
+      }
       ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 500'000), second));
     }
     publish();

@@ -48,7 +48,7 @@ void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::strin
     lost.until_ns = object->last_write_ns + kAboutToRenameNs;
     if (object->content_dirty()) most_bytes = std::min(most_bytes, parts.pool.limit_bytes() / kPartOfMemory);  // no lane writes a file without a name
   }
-  if (!may_be_kept || !parts.lingers || object->nlink != 1 || lost.bytes > most_bytes || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
+  if (!may_be_kept || object->nlink != 1 || lost.bytes > most_bytes || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
     change_links(object, -1);
     return forget_if_idle(object);
   }
