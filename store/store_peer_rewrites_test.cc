@@ -252,6 +252,27 @@ TEST_P(StorePeerRenames, ToOneNameOneOfThemWinsOnBothNodes) {
   for (TestStore* node : {&a, &b}) EXPECT_FALSE(node->exists("x.tmp"));
 }
 
+TEST_P(StorePeerRenames, OnlyItsWriterSeesItWhereNothingElseHasTheName) {
+  write_at_both();
+  ASSERT_TRUE(b.rename("x.tmp", "x", second));
+  publish();
+  if (how == "born later") return;  // the first one's is not hidden any more
+  EXPECT_FALSE(a->lookup(kRootId, "x.tmp", {.thread_id = second}));
+  const auto seen = a->lookup(kRootId, "x.tmp", {.thread_id = first});
+  ASSERT_TRUE(seen) << seen.error().message;
+  EXPECT_EQ(seen->size_bytes, 500'000U);
+  EXPECT_TRUE(seen->brief);
+  const auto opened = a->open(seen->id, kRewrite, {.thread_id = first});
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kStale);
+  EXPECT_FALSE(a->lookup(kRootId, "x.tmp", {.thread_id = first})) << "the kernel creates it";
+  ASSERT_TRUE(a.write_file("x.tmp", TestStore::payload(3, 500'000), first));
+  ASSERT_TRUE(a.rename("x.tmp", "y", first));
+  publish();
+  expect_large("y", 3);
+  expect_large("x", 2);
+}
+
 TEST_P(StorePeerRenames, AFileThatIsNotRenamedHoldsNoSpaceAfterTheMount) {
   write_at_both();
   a.remount();
