@@ -717,7 +717,9 @@ TEST_F(TreePeersTest, ItsWriterRenamesAFileThoughThePeersWasRenamedBefore) {
   EXPECT_TRUE(rename("x.tmp", "x", second_));
   EXPECT_EQ(find(id(5), "x"), object->id);
   EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
-  EXPECT_EQ(tree_.read().names().dirty(id(5), "x")->overridden, std::vector{id_here(kA, id(8))});
+  const NameState* const state = tree_.read().names().dirty(id(5), "x");
+  ASSERT_NE(state, nullptr);
+  EXPECT_EQ(state->overridden, std::vector{id_here(kA, id(8))});
 }
 
 // Both are closed and of one process; the journal has the newer one.
