@@ -19,7 +19,7 @@ Result<Stat> Lookups::stat_entry(ObjectId parent, std::string_view name, ObjectI
   const Tree::Read tree = parts_.tree.read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
   const bool to_be_adopted = found && found->type_bits == S_IFDIR && found->child.is_foreign();  // by a lookup
-  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id))
+  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id) || tree.hides_version(parent, name, id))
     return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFREG) parts_.peer_leases.listed(parent, id);
   return tree.stat(id);
@@ -33,7 +33,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     Tree::Read tree = parts_.tree.read();
     const auto told = parts_.stale_opens.told(caller.thread_id);
     const bool unknown = caller.thread_id == 0 && parts_.stale_opens.unknown_was_told();
-    const bool versions = unknown || told || tree.has_versions(parent, name);
+    const bool versions = unknown || told || tree.has_versions(parent, name) || tree.hides_version(parent, name, {});
     if (!versions) {
       KVC_ASSIGN(auto found, tree.find_name(parent, name));
       if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
@@ -43,7 +43,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       }
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
-      if (stat) stat->brief = tree.is_one_of_several(child);
+      if (stat) stat->brief = tree.is_one_of_several(child) || tree.hides_version(parent, name, child);  // a rename moves the kernel's entry
       const auto body = tree.body_probed_by(parent, name, found.has_value());
       if (stat && found->type_bits == S_IFREG) stat->brief |= will_be_told(parent, child, caller);
       if (body) parts_.peer_leases.told(parent, body->id);
@@ -68,6 +68,13 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     found->child = directory->id;
   }
   if (!found) {
+    // For its writer: else the kernel would refuse its rename without asking. A repeated open is to create the name anew.
+    if (const ObjectPtr lost = told ? nullptr : tree.lost_version(parent, name, found, caller.thread_id)) {
+      KVC_ASSIGN(Stat stat, tree.stat(lost->id));
+      stat.nlink = 1;
+      stat.brief = true;
+      return stat;
+    }
     tree.unlock();
     parts_.probes.missed(caller.thread_id, parent, name, why_absent(parent, name));
     return fail(Code::kNotFound, entry_text(parent, name));
@@ -100,7 +107,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     brief = true;
   }
   // A rename moves the kernel's entry, with its time-out, to the new name, which may mean another version.
-  stat.brief = brief || tree.is_one_of_several(chosen);
+  stat.brief = brief || tree.is_one_of_several(chosen) || tree.hides_version(parent, name, chosen);
   stat.to_be_written = told && told->write;
   return stat;
 }

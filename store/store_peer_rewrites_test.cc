@@ -1,5 +1,6 @@
 // Clients that write anew, with O_TRUNC, a name under which another node stored a file, while clients of both nodes change names.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 
@@ -198,6 +199,92 @@ TEST_F(StorePeerRewrites, OfTwoThreadsAtOnceEachRenamesItsOwnFile) {
   expect_on_both("other", 3);
   EXPECT_FALSE(b.exists("x.tmp"));
 }
+
+// Each closes its file; then they hear of each other, and rename. Whether the first one's journal has its file by then, and whether the second has read that.
+struct StorePeerRenames : StorePeerRewrites, ::testing::WithParamInterface<const char*> {
+  const std::string how = GetParam();
+  const uint32_t first = static_cast<uint32_t>(getpid()), second = 1;
+  void write_at_both() {
+    ASSERT_TRUE(a.write_file("x.tmp", TestStore::payload(1, 500'000), first));
+    if (how != "born later") publish();
+    if (how == "replaced") {
+      auto opened = b.open_for_rewrite("x.tmp", second);
+      ASSERT_NE(opened, nullptr);
+      b.pwrite(opened, 0, TestStore::payload(2, 500'000));
+      ASSERT_TRUE(b.close(opened));
+    } else {
+      if (how == "removed before") {
+        ASSERT_TRUE(b.unlink("x.tmp"));
+      }
+      ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 500'000), second));
+    }
+    publish();
+    EXPECT_EQ(a.read_file("x.tmp"), TestStore::payload(2, 500'000)) << "seen at once";
+  }
+  void expect_large(const std::string& name, int seed) {
+    for (TestStore* node : {&a, &b}) EXPECT_TRUE(node->read_file(name) == TestStore::payload(seed, 500'000)) << name;
+    EXPECT_EQ(a.contents(), b.contents());
+  }
+};
+
+TEST_P(StorePeerRenames, EachNodeRenamesTheFileThatItsClientWrote) {
+  write_at_both();
+  ASSERT_TRUE(a.rename("x.tmp", "first", first));
+  ASSERT_TRUE(b.rename("x.tmp", "second", second));
+  for (int read = 0; read < 2; ++read) {
+    publish();
+    expect_large("first", 1);
+    expect_large("second", 2);
+    for (TestStore* node : {&a, &b}) EXPECT_FALSE(node->exists("x.tmp"));
+  }
+  a.remount();
+  publish();
+  expect_large("first", 1);
+}
+
+TEST_P(StorePeerRenames, ToOneNameOneOfThemWinsOnBothNodes) {
+  write_at_both();
+  ASSERT_TRUE(b.rename("x.tmp", "x", second));
+  publish();
+  ASSERT_TRUE(a.rename("x.tmp", "x", first));
+  publish();
+  expect_large("x", 1);
+  for (TestStore* node : {&a, &b}) EXPECT_FALSE(node->exists("x.tmp"));
+}
+
+TEST_P(StorePeerRenames, OnlyItsWriterSeesItWhereNothingElseHasTheName) {
+  write_at_both();
+  ASSERT_TRUE(b.rename("x.tmp", "x", second));
+  publish();
+  if (how == "born later") return;  // the first one's is not hidden any more
+  EXPECT_FALSE(a->lookup(kRootId, "x.tmp", {.thread_id = second}));
+  const auto seen = a->lookup(kRootId, "x.tmp", {.thread_id = first});
+  ASSERT_TRUE(seen) << seen.error().message;
+  EXPECT_EQ(seen->size_bytes, 500'000U);
+  EXPECT_TRUE(seen->brief);
+  const auto opened = a->open(seen->id, kRewrite, {.thread_id = first});
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kStale);
+  EXPECT_FALSE(a->lookup(kRootId, "x.tmp", {.thread_id = first})) << "the kernel creates it";
+  ASSERT_TRUE(a.write_file("x.tmp", TestStore::payload(3, 500'000), first));
+  ASSERT_TRUE(a.rename("x.tmp", "y", first));
+  publish();
+  expect_large("y", 3);
+  expect_large("x", 2);
+}
+
+TEST_P(StorePeerRenames, AFileThatIsNotRenamedHoldsNoSpaceAfterTheMount) {
+  write_at_both();
+  a.remount();
+  publish();
+  ASSERT_TRUE(b.unlink("x.tmp"));
+  publish();
+  for (TestStore* node : {&a, &b}) EXPECT_EQ((*node)->status().live_bytes, 0U);
+  EXPECT_EQ(a->status().objects_total, 0U);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, StorePeerRenames, ::testing::Values("born later", "replaced", "removed before"),
+                         [](const auto& each) { return std::string(each.param).substr(0, 4); });
 
 TEST_F(StorePeerRewrites, OfTwoThreadsThatWriteANameInPlaceTheLastOneWins) {
   store_at_a("x", 1);

@@ -14,16 +14,16 @@ Status RenameRequests::rename_now(Rename& rename) {
   Tree::Write tree = parts_.tree.write();
   KVC_TRY(tree.resolve_rename(rename));
   if (!rename.source) return {};
-  KVC_TRY(prepare_rename(tree, rename.source));
+  KVC_TRY(prepare_rename(tree, rename.source, rename.was_lost));
   return tree.rename(rename);
 }
 
 // Checks that the body is whole, and that it will be journaled as it is now.
-Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source) {
+Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source, bool is_lost) {
   const auto lock = source->lock();
   if (source->write_error) return std::unexpected(*source->write_error);
-  // A version whose record went to another version: its body is written anew.
-  if (!source->durable && source->is_regular() && !source->content_dirty()) {
+  // A version whose record went to another version, or which no lane wrote while it had no name: its body is written anew.
+  if (source->is_regular() && (is_lost && source->content_dirty() ? !source->sealing : !source->durable && !source->content_dirty())) {
     if (!parts_.changes.reserve_space(*source, source->size_bytes)) return std::unexpected(parts_.writes.no_space(*source, source->size_bytes));
     parts_.changes.content_changed(source);
   }
@@ -66,7 +66,9 @@ ObjectPtr RenameRequests::object_to_rename(ObjectId parent, std::string_view nam
   const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id));
   Tree::Write tree = parts_.tree.write();
   auto found = tree.names().find(parent, name);
-  if (!found || !*found) return nullptr;
+  if (!found) return nullptr;
+  if (ObjectPtr lost = tree.lost_version(parent, name, *found, caller.thread_id)) return lost;
+  if (!*found) return nullptr;
   ObjectId id = (*found)->child;
   if (tree.has_versions(parent, name)) id = tree.choose_version(*tree.names().dirty(parent, name), caller.thread_id);
   return tree.get(id).value_or(nullptr);

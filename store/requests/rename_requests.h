@@ -37,7 +37,7 @@ class RenameRequests {
 
  private:
   Status rename_now(Rename& rename);
-  Status prepare_rename(Tree::Write&, const ObjectPtr& source);
+  Status prepare_rename(Tree::Write&, const ObjectPtr& source, bool is_lost);
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   const Parts parts_;

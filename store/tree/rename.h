@@ -23,6 +23,7 @@ struct Rename {
   ObjectPtr source{};  // null: both names are of one object, nothing is to be done
   ObjectPtr target{};  // the object that has the new name; may be null
   bool target_is_seen = false;
+  bool was_lost = false;               // the source lost the old name to peers, which keep it
   bool others_keep_name = false;       // only one of several versions of the old name moves, the others keep it
   std::vector<ObjectPtr> looked_at{};  // to be forgotten if the rename does not happen
   // Set by Tree::Write::rename(): objects that got a name and are not journaled yet, so that the name cannot be either.

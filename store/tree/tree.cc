@@ -65,7 +65,7 @@ std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, u
   if (!to_be_written && !has_versions()) return threads;
   const Read tree = read();
   const NameState* state = tree.names().dirty(parent, name);
-  const bool several = state != nullptr && !state->older_versions.empty();
+  const bool several = (state != nullptr && !state->older_versions.empty()) || lost_.has_name(parent, name);
   if (!several && !to_be_written) return threads;
   threads.push_back(thread_id);
   const auto add = [&](ObjectId id) {
@@ -83,6 +83,7 @@ void Tree::clear() {
   shared_places_.clear();
   lingering_.clear();
   kept_for_rename_.clear();
+  lost_.clear();
   table_.clear();
 }
 
@@ -122,6 +123,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
     const auto lock = object->lock();
     if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->leased || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
+    if (gone && tree().lost_.has(object->id)) return;
     if (!object->loading.empty()) {
       object->goes_when_loaded = gone || object->outdated;
       return;
@@ -255,7 +257,7 @@ bool Tree::View::still_needed(const FreedPlace& freed) const {
   {
     const auto lock = object->lock();
     if (object->base.place != freed.place) return false;  // it has a newer body
-    if (object->nlink > 0) return true;
+    if (object->nlink > 0 || tree_->lost_.has(object->id)) return true;
   }
   return is_read_still(*object);
 }

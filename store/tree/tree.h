@@ -37,6 +37,7 @@
 #include "store/space/record_space.h"
 #include "store/space/space.h"
 #include "store/tree/given_up_objects.h"
+#include "store/tree/lost_versions.h"
 #include "store/tree/namespace.h"
 #include "store/tree/peer_leases.h"
 #include "store/tree/stale_opens.h"
@@ -138,6 +139,7 @@ class Tree {
   std::unordered_map<ObjectId, ObjectPtr> table_;
   std::deque<Lingering> lingering_;        // oldest first
   std::deque<Lingering> kept_for_rename_;  // oldest first
+  LostVersions lost_;
   uint64_t lingering_bytes_ = 0;
   std::unordered_set<ObjectId> leaving_;        // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;    // their names read as absent; of a peer's, those that this node found damaged

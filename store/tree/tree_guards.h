@@ -7,8 +7,7 @@ namespace kvcachefs {
 
 struct Rename;
 
-// Queries while the lock is held, shared or exclusive. Objects passed to a method are not locked, unless its comment says
-// so.
+// Queries while the lock is held, shared or exclusive. Objects passed to a method are not locked, unless its comment says so.
 class Tree::View {
  public:
   View(const View&) = delete;
@@ -46,6 +45,7 @@ class Tree::View {
   // Whether it is a version of a temporary name, also the last one left. The kernel does not cache it under that name: a lookup may be answered
   // after another version's rename was done here, and before the kernel moved its entry, which would carry the time-out to the target.
   bool is_one_of_several(ObjectId id) const;
+  bool hides_version(ObjectId parent, std::string_view name, ObjectId seen) const;  // one that its writer may rename; the same holds for `seen` then
   // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before the last is.
   ObjectId version_to_keep(const NameState& state) const;
   bool still_written_by_other(Object& object, uint32_t thread_id) const;
@@ -93,8 +93,7 @@ class Tree::Write final : public Tree::View {
   void forget_if_idle(const ObjectPtr& object);
   // The journal knows that the object is gone.
   void note_gone(ObjectId id);
-  // A later call by this id is answered that the name has to be looked up again.
-  void forget_removed(ObjectId id) { tree().removed_.erase(id); }
+  void forget_removed(ObjectId id) { tree().removed_.erase(id); }  // a later call by this id is answered that the name has to be looked up again
   void for_each(const std::function<void(const ObjectPtr&)>& visit) const;
 
   // --- names and links (tree_names.cc, tree_rename.cc) ---
@@ -111,8 +110,7 @@ class Tree::Write final : public Tree::View {
   Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);  // gives it another name; the caller counts the link
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
   uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // requires one name and one version; returns bytes on the volume
-  // Resolves the names of a rename; then rename() does it, once the caller has prepared the source's body.
-  Status resolve_rename(Rename& rename);
+  Status resolve_rename(Rename& rename);  // resolves its names; then rename() does it, once the caller has prepared the source's body
   Status rename(Rename& rename);
   Status remove_directory(ObjectId parent, std::string_view name);
   // kNotEmpty if clients see a name in it. Names that they do not see (in quarantine) are removed, journaled before the directory goes.
@@ -154,9 +152,10 @@ class Tree::Write final : public Tree::View {
   uint32_t writer_process(Object& object);  // remembered, for the thread that opened may have ended before the rename
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
-  // The version of the name that the caller was told of and has not opened yet; null: none.
-  ObjectPtr version_awaiting_open(ObjectId parent, std::string_view name, uint32_t thread_id) const;
-  // Makes `fresh` what the name means; `object`, which had the name, stays as an older version.
+  ObjectPtr version_awaiting_open(ObjectId parent, std::string_view name, uint32_t thread_id) const;  // the caller was told of it; null: none
+  // The version that the caller's rename or unlink means, though clients see `seen`: a peer's file took the name from it; null: none (tree_lost.cc).
+  ObjectPtr lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id);
+  // Makes `fresh` mean the name; `object`, which had it, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
   void sweep_versions(bool all);
   void settle(const DirtyName& name, ObjectId durable);  // Namespace::settle(), but the name stays known while its file is written
@@ -183,6 +182,9 @@ class Tree::Write final : public Tree::View {
   Result<bool> has_only_taken(ObjectId directory) const;
   std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
   void take_lost_versions(const Batch* given, bool at_the_end = false);
+  void lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept = true);
+  void take_lost(NameState& state, const ObjectPtr& version);
+  void end_lost(const ObjectPtr& version);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);
   Result<bool> leave_adopted_in(ObjectId directory);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

@@ -117,10 +117,7 @@ Result<Namespace::Edit> Tree::Write::edit(ObjectId parent, std::string_view name
   KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
   const ObjectId hidden = std::exchange(state->hidden, {});
   if (!hidden.valid()) return state;
-  if (const auto object = get(hidden)) {
-    change_links(*object, -1);
-    forget_if_idle(*object);
-  }
+  if (const auto object = get(hidden)) lose_name(*object, parent, name);
   return state;
 }
 
@@ -168,8 +165,17 @@ Status Tree::Write::make_entry(const ObjectPtr& directory, std::string_view name
 
 Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thread_id) {
   KVC_ASSIGN(auto found, names().find(parent, name));
+  if (found && found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
+  if (const ObjectPtr own = lost_version(parent, name, found, thread_id)) {  // what peers have there stays
+    KVC_ASSIGN(Namespace::Edit state, names().edit_own(parent, name));
+    take_lost(*state, own);
+    tree().parts_.records.accept(kNameRecordBytes + name.size());
+    touch_directory(parent);
+    change_links(own, -1);
+    forget_if_idle(own);
+    return {};
+  }
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
-  if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr newest, get(found->child));
   const ForgetAfter forget(*this, newest);  // forgets a peer's object that has other names
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));

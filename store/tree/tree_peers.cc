@@ -483,10 +483,7 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   }
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
   for (const ObjectId id : taken) {
-    if (const ObjectPtr version = live(id)) {
-      change_links(version, -1);
-      forget_if_idle(version);
-    }
+    if (const ObjectPtr version = live(id)) lose_name(version, gone.parent, gone.name);
     forget_removed(id);
   }
   tree().parts_.dirty.wake();

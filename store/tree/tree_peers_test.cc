@@ -658,6 +658,152 @@ TEST_F(TreePeersTest, AFileBornEarlierTakesNoVersion) {
   EXPECT_EQ(newer->nlink, 1U);
 }
 
+// --- a file that lost its temporary name to a peer's between its close and its rename ---
+
+TEST_F(TreePeersTest, ItsWriterRenamesAJournaledFileThatAPeersHides) {
+  give_both_the_directory();
+  const ObjectPtr object = write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 20);
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  EXPECT_TRUE(tree_.read().hides_version(id(5), "x.tmp", id_here(kA, id(8))));
+  EXPECT_FALSE(rename("x.tmp", "x", first_)) << "it is no file of this writer";
+  EXPECT_TRUE(rename("x.tmp", "x", second_));
+  EXPECT_FALSE(rename("x.tmp", "y", second_)) << "it has no other";
+  for (int journaled = 0; journaled < 2; ++journaled) {
+    EXPECT_EQ(find(id(5), "x"), object->id);
+    EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+    EXPECT_EQ(object->nlink, 1U);
+    journal_renamed(object->id);
+  }
+  const auto own = nodes_[kThis].peer.index->find_name(id(5), "x.tmp");
+  ASSERT_TRUE(own);
+  EXPECT_FALSE(own->has_value());
+  EXPECT_EQ(tree_.read().names().dirty(id(5), "x.tmp"), nullptr);
+}
+
+// Before the journal has that the name went, and after it.
+TEST_F(TreePeersTest, ItsWriterRenamesAFileThatAPeerReplaced) {
+  give_both_the_directory();
+  for (const bool is_journaled : {false, true}) {
+    const std::string name = is_journaled ? "early.tmp" : "late.tmp", to = name.substr(0, name.size() - 4);
+    const uint64_t number = is_journaled ? 10 : 20;
+    const ObjectPtr object = write(number, name, second_, false);
+    journal_version(object, name);
+    say(kA, {put(id(number + 1), S_IFREG | 0644, 20), NameRecord{id(5), name, id(number + 1)}, gone("this", id(5), name, id(number))});
+    EXPECT_EQ(find(id(5), name), id_here(kA, id(number + 1)));
+    EXPECT_EQ(object->nlink, 0U);
+    if (is_journaled) journal();
+    EXPECT_EQ(tree_.find(object->id), object);
+    EXPECT_TRUE(rename(name, to, second_));
+    EXPECT_EQ(object->durable, !is_journaled) << "its record is to be written anew";
+    EXPECT_EQ(object->nlink, 1U);
+    if (is_journaled) say(kThis, {put(object->id, S_IFREG | 0644, 10)});
+    journal_renamed(object->id);
+    EXPECT_EQ(find(id(5), to), object->id);
+    EXPECT_EQ(find(id(5), name), id_here(kA, id(number + 1)));
+    tree_.write().sweep_versions(false);
+    EXPECT_FALSE(tree_.has_versions());
+  }
+}
+
+TEST_F(TreePeersTest, ItsWriterRenamesAFileThoughThePeersWasRenamedBefore) {
+  give_both_the_directory();
+  const ObjectPtr object = write_journaled(7, second_);
+  replace_seventh();
+  journal();
+  say(kA, {NameRecord{id(5), "x", id(8)}, UnnameRecord{id(5), "x.tmp", id(8), false}});
+  EXPECT_FALSE(find(id(5), "x.tmp").valid());
+  EXPECT_EQ(find(id(5), "x"), id_here(kA, id(8)));
+  EXPECT_TRUE(rename("x.tmp", "x", second_));
+  EXPECT_EQ(find(id(5), "x"), object->id);
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"x"});
+  const NameState* const state = tree_.read().names().dirty(id(5), "x");
+  ASSERT_NE(state, nullptr);
+  EXPECT_EQ(state->overridden, std::vector{id_here(kA, id(8))});
+}
+
+// Both are closed and of one process; the journal has the newer one.
+TEST_F(TreePeersTest, EachThreadRenamesItsOwnOfVersionsThatLost) {
+  give_both_the_directory();
+  const ObjectPtr older = write(6, "x.tmp", second_, false), newer = write_journaled(7, first_);
+  older->writer_process = newer->writer_process = 1;
+  give(kA, 8, "x.tmp", 20);
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  EXPECT_TRUE(rename("x.tmp", "older", second_));
+  EXPECT_TRUE(rename("x.tmp", "newer", first_));
+  EXPECT_EQ(find(id(5), "older"), older->id);
+  EXPECT_EQ(find(id(5), "newer"), newer->id);
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+}
+
+TEST_F(TreePeersTest, AFileThatLostItsNameGoesOnceItsWriterIsNotAboutToRenameIt) {
+  give_both_the_directory();
+  const ObjectPtr object = write_journaled(7, second_);
+  replace_seventh();
+  for (int journaled = 0; journaled < 2; ++journaled) journal();
+  EXPECT_EQ(tree_.find(id(7)), object);
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(object->nlink, 0U);
+  EXPECT_FALSE(tree_.find(id(7)));
+  EXPECT_FALSE(tree_.has_versions());
+  EXPECT_FALSE(rename("x.tmp", "x", second_));
+}
+
+TEST_F(TreePeersTest, AFileThatLostItsNameGoesAtTheEndOfTheMountAndBeforeItsSuccessor) {
+  give_both_the_directory();
+  const ObjectPtr first = write_journaled(7, second_);
+  replace_seventh();
+  journal();
+  make(id(5), 9, "x.tmp");  // in place of the peer's
+  const ObjectPtr anew = tree_.find(id(9));
+  anew->writer_thread = second_;
+  anew->last_write_ns = clock_.monotonic_ns();
+  EXPECT_TRUE(rename("x.tmp", "x", second_));
+  EXPECT_EQ(find(id(5), "x"), id(9));
+  EXPECT_FALSE(tree_.find(id(7)));
+  const ObjectPtr last = write(10, "y.tmp", second_, false);
+  journal_version(last, "y.tmp");
+  say(kA, {gone("this", id(5), "y.tmp", id(10))});
+  EXPECT_TRUE(tree_.has_versions());
+  tree_.write().sweep_versions(true);
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, ARemovalByItsWriterLeavesThePeersFile) {
+  give_both_the_directory();
+  for (const bool is_replaced : {false, true}) {
+    const std::string name = is_replaced ? "replaced.tmp" : "hidden.tmp";
+    const uint64_t number = is_replaced ? 10 : 20;
+    const ObjectPtr object = write(number, name, second_, false);
+    journal_version(object, name);
+    give(kA, number + 1, name, 20);
+    if (is_replaced) say(kA, {gone("this", id(5), name, id(number))});
+    EXPECT_TRUE(tree_.write().unlink(id(5), name, second_));
+    EXPECT_EQ(object->nlink, 0U);
+    journal();
+    EXPECT_EQ(find(id(5), name), id_here(kA, id(number + 1)));
+    EXPECT_FALSE(tree_.find(object->id));
+    EXPECT_TRUE(tree_.write().unlink(id(5), name, second_));
+    EXPECT_FALSE(find(id(5), name).valid()) << "the peer's";
+    journal();
+  }
+}
+
+TEST_F(TreePeersTest, FilesThatLostTheirNamesAreBoundedInBytes) {
+  give_both_the_directory();
+  std::vector<ObjectPtr> objects;
+  for (const uint64_t number : {10, 11, 12, 13}) {
+    const std::string name = std::to_string(number) + ".tmp";
+    objects.push_back(write(number, name, second_, false));
+    objects.back()->size_bytes = number == 13 ? 65 * kMiB : 25 * kMiB;  // of 64
+    journal_version(objects.back(), name);
+    say(kA, {gone("this", id(5), name, id(number))});
+  }
+  journal();
+  for (const ObjectPtr& object : objects) EXPECT_EQ(rename(std::to_string(object->id.number()) + ".tmp", "x", second_), object == objects[1] || object == objects[2]);
+}
+
 // --- what a peer put in quarantine ---
 
 TEST_F(TreePeersTest, WhatAPeerPutInQuarantineIsAbsent) {

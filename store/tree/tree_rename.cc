@@ -35,14 +35,16 @@ void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& 
 
 Status Tree::Write::resolve_rename(Rename& rename) {
   KVC_ASSIGN(auto from, names().find(rename.parent, rename.name));
-  if (!from) return fail(Code::kNotFound, rename.old_text());
+  const ObjectPtr lost = rename.exchanges() ? nullptr : lost_version(rename.parent, rename.name, from, rename.thread_id);
+  if (!from && !lost) return fail(Code::kNotFound, rename.old_text());
   KVC_ASSIGN(auto to, names().find(rename.new_parent, rename.new_name));
   rename.target_is_seen = to && !is_quarantined(to->child);
   if (rename.mode == RenameMode::kNoReplace && rename.target_is_seen) return fail(Code::kExists, rename.new_text());
   if (rename.exchanges() && !rename.target_is_seen) return fail(Code::kNotFound, rename.new_text());
 
-  ObjectId source_id = from->child;
-  const bool several = has_versions(rename.parent, rename.name);
+  rename.was_lost = lost != nullptr;
+  ObjectId source_id = lost ? lost->id : from->child;
+  const bool several = !lost && has_versions(rename.parent, rename.name);
   if (rename.exchanges() && (several || has_versions(rename.new_parent, rename.new_name)))
     return fail(Code::kBusy, fmt::format("{} and {} cannot be exchanged while several write one of them", rename.old_text(),
                                          rename.new_text()));
@@ -86,12 +88,13 @@ Status Tree::Write::rename(Rename& rename) {
   journal_adopted(rename.new_parent);
   for (const ObjectPtr& moved : {rename.source, rename.target})
     if (moved) journal_adopted(moved->id);
-  KVC_ASSIGN(Namespace::Edit old_state, edit(rename.parent, rename.name));
+  KVC_ASSIGN(Namespace::Edit old_state, rename.was_lost ? names().edit_own(rename.parent, rename.name) : edit(rename.parent, rename.name));
   KVC_ASSIGN(Namespace::Edit new_state, edit(rename.new_parent, rename.new_name));  // nothing fails from here on
   tree().parts_.records.accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
   const std::vector<ObjectId> dropped_versions = move_name(rename, old_state, new_state);
   note_moved(rename);
   settle_links(rename, dropped_versions);
+  while (const auto older = tree().lost_.take_of(rename.parent, rename.name, rename.source->writer_thread)) end_lost(older->object);
   if (rename.target) kill_point("name-replaced");
   return {};
 }
@@ -102,6 +105,8 @@ std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Ed
   if (rename.exchanges()) {
     old_state->child = rename.target->id;
     old_state->type_bits = rename.target->type_bits;
+  } else if (rename.was_lost) {
+    take_lost(*old_state, rename.source);
   } else if (rename.others_keep_name) {
     if (old_state->durable == source_id) old_state->erase_durable = true;
     if (old_state->child == source_id) {

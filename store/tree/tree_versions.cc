@@ -1,7 +1,5 @@
 // Several writers of one temporary name: each has its own version, and a rename moves the caller's.
 #include <algorithm>
-#include <cerrno>
-#include <csignal>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -19,8 +17,6 @@ namespace {
 
 // An older version of a temporary name that nobody renamed for this long was abandoned.
 constexpr int64_t kVersionLeftNs = 60'000'000'000;
-
-bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
 
 // A peer that had not read the journaled binding has given the name to an object that was born later. That peer states no removal, so all other nodes
 // choose its object, and this node would go on with its versions.
@@ -242,10 +238,7 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
     const auto listed = names().edit_own(name.parent, name.key.name);  // for the next commit
     if (!listed) log::warn("{}: {}", entry_text(name.parent, name.key.name), listed.error().message);
     for (const ObjectId id : gone) {
-      if (const auto object = get(id)) {
-        change_links(*object, -1);
-        forget_if_idle(*object);
-      }
+      if (const auto object = get(id)) lose_name(*object, name.parent, name.key.name, !at_the_end);
       forget_removed(id);
     }
   }
@@ -299,7 +292,8 @@ void Tree::Write::sweep_versions(bool all) {
     });
     some_left |= state.has_versions();
   });
-  tree().has_versions_ = some_left;
+  while (auto over = tree().lost_.take_over(all ? INT64_MAX : now)) end_lost(over->object);
+  tree().has_versions_ = some_left || !tree().lost_.empty();
   for (auto& [name, id] : dropped) {
     if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
     if (ObjectPtr object = live(id)) {

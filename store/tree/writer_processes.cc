@@ -1,6 +1,8 @@
 #include "store/tree/writer_processes.h"
 
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 #include <cstdio>
 
 #include <fmt/format.h>
@@ -37,6 +39,8 @@ uint32_t process_of(uint32_t thread_id) {
   unknown_asked_for.fetch_add(1, std::memory_order_relaxed);
   return read_process_of(thread_id);
 }
+
+bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
 
 uint64_t unknown_processes_asked_for() { return unknown_asked_for.load(std::memory_order_relaxed); }
 

@@ -25,6 +25,7 @@ class KnownProcesses {
 
 // The thread group (process) of a thread; the thread itself if it has ended.
 uint32_t process_of(uint32_t thread_id);
+bool has_ended(uint32_t thread_id);
 // How often process_of() had to read /proc because the thread was not in a KnownProcesses. For tests.
 uint64_t unknown_processes_asked_for();
 

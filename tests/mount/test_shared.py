@@ -266,6 +266,43 @@ def test_what_another_stored_is_not_changed(nodes):
     assert load(a, "chunk2") == b"a" * 10_000
 
 
+@pytest.mark.parametrize("names", [("first", "second"), ("x", "x")], ids=["two names", "one name"])
+@pytest.mark.parametrize("knows", ["none", "the file", "none, and looks"])
+def test_each_renames_the_file_that_it_wrote(nodes, knows, names):
+    """Both write one temporary name and close it; before they rename it they hear of each other. `knows`: what the second knows of the first one's file."""
+    a, b = nodes
+    first, second = payload("first", 3 * MIB), payload("second", 300 * KIB)
+    temporary = [os.path.join(mount.path, "x.tmp") for mount in nodes]
+
+    def write(path, content):
+        with open(path, "wb") as file:
+            file.write(content)
+
+    write(temporary[0], first)
+    if knows == "the file":
+        publish(a, b)
+        assert_bytes(load(b, "x.tmp"), first)
+    write(temporary[1], second)
+    publish(a, b)
+    if knows != "none":
+        assert_bytes(load(a, "x.tmp"), second)
+        assert os.stat(temporary[0]).st_size == len(second)
+    os.rename(temporary[1], os.path.join(b.path, names[1]))
+    if names[0] == names[1]:
+        publish(b, a)
+    os.rename(temporary[0], os.path.join(a.path, names[0]))
+    assert_bytes(load(a, names[0]), first)
+    publish(a, b)
+    for mount in nodes:
+        assert sorted(os.listdir(mount.path)) == sorted(set(names))
+        assert_bytes(load(mount, names[0]), first)
+        if names[0] != names[1]:
+            assert_bytes(load(mount, names[1]), second)
+    a.stop()
+    a.start()
+    assert_bytes(load(a, names[0]), first)
+
+
 def test_who_has_it_open_reads_on(nodes):
     a, b = nodes
     content = payload(1, 1 * MIB)
