@@ -14,7 +14,7 @@ FACE = {"store", "store/api", "store/base", "store/check", "store/evict", "store
 STORE_FACE = {"store/store.h", "store/api/options.h", "store/counters.h"}  # of the files in store/ itself
 MOST_LINES = {".cc": 500, ".h": 200}
 # One thing each; splitting them would only be to be small.
-LARGER = {"store/chain/planner.cc", "store/chain/planner.h", "store/index/lmdb_env.cc"}
+LARGER = {"store/chain/planner.cc", "store/chain/planner.h"}
 STILL_ALLOWED = set()
 STILL_LONG = set()
 
