@@ -29,11 +29,6 @@ constexpr uint64_t kSettledArrivals = 32;  // before that, a reader waits becaus
 
 constexpr size_t kMostNotesKept = 8;  // in one call
 constexpr size_t kMaxSiblings = 8;
-constexpr int8_t kTrustMax = 8;
-
-int8_t stepped(int8_t trust, bool right) {
-  return static_cast<int8_t>(right ? std::min<int>(trust + 1, kTrustMax) : std::max<int>(trust - 1, 0));
-}
 
 }  // namespace
 
@@ -101,15 +96,6 @@ PrefetchPlanner::RunRef PrefetchPlanner::ref_of(const ReadRun& run) const {
   return RunRef{static_cast<uint32_t>(&run - runs_.data()), run.generation};
 }
 
-PrefetchPlanner::Trust& PrefetchPlanner::trust(uint64_t stem) {
-  if (trust_.size() >= kMaxTables && !trust_.contains(stem)) trust_.clear();
-  return trust_.try_emplace(stem, Trust{{kTrustStart, kTrustStart, kTrustStart}, kTrustStart, 1.0F}).first->second;
-}
-
-bool PrefetchPlanner::trusted(uint64_t stem, LoadReason reason) {
-  return trust(stem).by_reason[static_cast<size_t>(reason)] > 0 || ++gated_runs_ % kRetryGated == 0;
-}
-
 void PrefetchPlanner::set_ahead_max_bytes(uint64_t bytes) {
   options_.ahead_max_bytes = bytes;  // this makes first windows smaller
 }
@@ -132,7 +118,7 @@ ReadRun& PrefetchPlanner::new_run(LoadReason reason, uint64_t stem, int64_t now)
   chosen->reason = reason;
   chosen->stem = stem;
   chosen->last_activity = now;
-  chosen->allowed_bytes = trusted(stem, reason) ? first_window(*chosen) : 0;
+  chosen->allowed_bytes = trust_.trusts_run(stem, reason) ? first_window(*chosen) : 0;
   due_at(now + kStoppedMinNs);
   return *chosen;
 }
@@ -161,27 +147,18 @@ void PrefetchPlanner::judge(ReadRun& run) {
   if (run.chain_end.valid()) judge_chain_end(run, false);
   const uint64_t planned = run.planned_objects - run.planned_before;
   if (planned == 0 || run.ends_here) return;
-  const double used =
-      1.0 - static_cast<double>(std::min<uint64_t>(run.unread_planned(), planned)) / static_cast<double>(planned);
-  float& share = trust(run.stem).used_share;
-  // Long runs weigh more, because bytes count, not runs.
-  const double weight = std::min(0.25, static_cast<double>(planned) / 256.0);
-  share = static_cast<float>(share + (used - share) * weight);
+  trust_.objects_judged(run.stem, planned, run.unread_planned());
   run.planned_before = run.planned_objects;
 }
 
 void PrefetchPlanner::judge_chain_end(ReadRun& run, bool reached) {
-  int8_t& t = trust(run.stem).chain_ends;
-  t = stepped(t, reached);
+  trust_.chain_end_decided(run.stem, reached);
   run.chain_end = ObjectId{};
 }
 
 void PrefetchPlanner::finish(ReadRun& run) {
   // A run that was gated, but would have been right, counts too.
-  if (run.planned_objects > 0 || run.arrivals > 1) {
-    int8_t& t = trust(run.stem).by_reason[static_cast<size_t>(run.reason)];
-    t = stepped(t, run.arrivals > 0);
-  }
+  if (run.planned_objects > 0 || run.arrivals > 1) trust_.run_ended(run.stem, run.reason, run.arrivals > 0);
   judge(run);
   drop_expected(run);
   run.generation = 0;
@@ -451,7 +428,7 @@ void PrefetchPlanner::restart(ReadRun& run, ObjectId id, int64_t now) {
 void PrefetchPlanner::begin_siblings(ObjectId id, uint64_t stem, int64_t now) {
   std::vector<ObjectId> others;
   successors_.siblings(id, kMaxSiblings, others);
-  if (others.empty() || !trusted(stem, LoadReason::kSibling)) return;
+  if (others.empty() || !trust_.trusts_run(stem, LoadReason::kSibling)) return;
   for (ObjectId other : others) {
     const Note* n = find_note(other);
     if (n != nullptr && (live(n->read_by) != nullptr || about_to_be_used(other))) continue;

@@ -26,6 +26,7 @@
 #include "store/chain/estimator.h"
 #include "store/chain/plan.h"
 #include "store/chain/read_run.h"
+#include "store/chain/stem_trust.h"
 #include "store/chain/stream.h"
 #include "store/chain/successors.h"
 
@@ -94,12 +95,6 @@ class PrefetchPlanner {
     BurstClock clock;
     ObjectId last;
   };
-  // How the readers of one stem have used their prefetched objects.
-  struct Trust {
-    int8_t by_reason[3];  // whether readers followed runs started for this reason
-    int8_t chain_ends;    // whether readers go on to the last known object of a chain
-    float used_share;     // of the objects planned along chains; readers stopped before the others
-  };
 
   StreamState& state(StreamId stream);
   Note& note(ObjectId id);
@@ -151,12 +146,9 @@ class PrefetchPlanner {
   bool plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
   uint64_t room_bytes() const;
   void feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out);
-  Trust& trust(uint64_t stem);
   void judge(ReadRun& run);
   void judge_chain_end(ReadRun& run, bool reached);
   bool worth_reading(ReadRun& run, ObjectId next);
-  bool trusted(uint64_t stem, LoadReason reason);
-  bool proven(uint64_t stem, LoadReason reason) const;
 
   PlannerOptions options_;
   const StreamTable& streams_;
@@ -173,8 +165,7 @@ class PrefetchPlanner {
   std::unordered_map<ObjectId, Note> notes_;
   std::deque<ObjectId> note_order_;
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
-  std::unordered_map<uint64_t, Trust> trust_;            // by stem
-  uint64_t gated_runs_ = 0;
+  StemTrust trust_;
   uint64_t turn_ = 0;  // rotates among the runs that want loads
   int widened_ = 0;  // how often the windows of all runs were doubled
   int64_t widened_at_ = 0;
