@@ -94,7 +94,7 @@ StoreStatus StoreImpl::status() {
   status.network_volume = features.network;
   status.locks_are_local = features.locks_are_local;
   status.index_directory = index_directory_;
-  for (std::byte byte : identity_.volume_uuid) status.volume_uuid += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  status.volume_uuid = uuid_digits(identity_.volume_uuid);
   status.epoch = identity_.epoch;
   Health::State health = health_.state();
   status.state = health.reason.empty() ? "ok" : "degraded";
