@@ -1,6 +1,7 @@
 // Space, counters, options of a running store.
 #include <fmt/format.h>
 
+#include "store/journal/file_header.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
