@@ -1,15 +1,14 @@
 #include "fs/locks.h"
 
-#include <pthread.h>
 #include <sys/file.h>
 
 #include <cerrno>
 #include <chrono>
-#include <exception>
 #include <limits>
 
 #include "fs/driver.h"
 #include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -118,16 +117,16 @@ void FileLocks::watch() {
 // With mutex_ held.
 bool FileLocks::has_thread() {
   if (thread_.joinable()) return true;
-  try {
-    thread_ = std::thread([this] { run(); });
-  } catch (const std::exception& failure) {  // a limit of threads or of memory
-    log::debug("no thread that ends waits for locks: {}", failure.what());
+  auto started = start_thread("kvc-locks", [this] { run(); });
+  if (!started) {
+    log::debug("no thread that ends waits for locks: {}", started.error().message);
+    return false;
   }
-  return thread_.joinable();
+  thread_ = *std::move(started);
+  return true;
 }
 
 void FileLocks::run() {
-  pthread_setname_np(pthread_self(), "kvc-locks");
   std::unique_lock lock(mutex_);
   while (!stopping_) {
     kicked_ = false;

@@ -3,18 +3,17 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <exception>
 #include <functional>
 #include <utility>
 
 #include "store/base/clock.h"
 #include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -27,14 +26,10 @@ constexpr std::chrono::seconds kForgottenAfter{10};  // longest caching of names
 void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
   session_ = session;
   nodes_of_ = std::move(nodes_of);
-  try {
-    thread_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "kvc-names");
-      work();
-    });
-  } catch (const std::exception& failure) {  // a limit of threads: the kernel uses evicted names for up to a second
-    log::warn("no thread to tell the kernel of evicted names: {}", failure.what());
-  }
+  auto started = start_thread("kvc-names", [this] { work(); });
+  // Without the thread the kernel uses evicted names for up to a second.
+  if (!started) return log::warn("no thread to tell the kernel of evicted names: {}", started.error().message);
+  thread_ = *std::move(started);
 }
 
 void NameInvalidator::add(std::vector<GoneName> names) {

@@ -1,11 +1,9 @@
 #include "fs/opener_threads.h"
 
-#include <pthread.h>
-
-#include <exception>
 #include <utility>
 
 #include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -24,17 +22,16 @@ void OpenerThreads::run(Work work) {
 // True if a thread will take the work that is queued next. Starts one more thread if all are busy. mutex_ held.
 bool OpenerThreads::has_thread() {
   if (queue_.size() >= idle_ && threads_.size() < kMostThreads) {
-    try {
-      threads_.emplace_back([this] { work(); });
-    } catch (const std::exception& failure) {  // a limit of threads or of memory: the existing threads do the work
-      log::debug("no more threads that open files: {}", failure.what());
-    }
+    auto started = start_thread("kvc-passthru", [this] { work(); });
+    if (started)
+      threads_.push_back(*std::move(started));
+    else  // the existing threads do the work
+      log::debug("no more threads that open files: {}", started.error().message);
   }
   return !threads_.empty();
 }
 
 void OpenerThreads::work() {
-  pthread_setname_np(pthread_self(), "kvc-passthru");
   std::unique_lock lock(mutex_);
   while (true) {
     ++idle_;

@@ -29,6 +29,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/limits.h"
 #include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -236,7 +237,7 @@ Result<Readiness> Readiness::start(bool foreground, const std::function<void(boo
   if (daemon < 0) {
     Error error = fail_errno(errno, fmt::format("{}: fork", kPlace)).error();
     if (error.sys_errno == EAGAIN)
-      error.message += " (a limit of processes and threads: `ulimit -u`, or pids.max of the control group, TasksMax= of a unit; raise it)";
+      error.message += fmt::format(". {}", kRaiseProcessLimit);
     return std::unexpected(std::move(error));
   }
   if (daemon != 0) {

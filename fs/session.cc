@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <fstream>
 #include <optional>
 #include <thread>
@@ -31,6 +30,7 @@
 #include "store/base/clock.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
+#include "store/base/thread.h"
 #include "store/gc/caretaker.h"
 #include "store/gc/node_wanted.h"
 
@@ -250,21 +250,18 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
   Status announced;
   std::atomic<bool> ended{false};
   // The first request answers only once the loop runs.
-  std::thread announcer;
-  try {
-    announcer = std::thread([&] {
-      announced = announce(driver, readiness, probe, ended);
-      if (!announced) loop.stop();
-    });
-  } catch (const std::exception& failure) {
+  auto announcer = start_thread("kvc-announcer", [&] {
+    announced = announce(driver, readiness, probe, ended);
+    if (!announced) loop.stop();
+  });
+  if (!announcer) {
     if (driver.found_dead_mount()) after = Mountpoint::kDead;
-    return fail(Code::kIo, fmt::format("no thread can be started ({}): a limit of processes and threads (`ulimit -u`, pids.max of the control group)",
-                                       failure.what()));
+    return std::unexpected(std::move(announcer).error());
   }
   const int result = loop.run();
   ended = true;
   fuse_session_exit(driver.session);
-  announcer.join();
+  announcer->join();
   if (!announced) {
     const bool is_stop = announced.error().code == Code::kCanceled && readiness.foreground();
     if (driver.found_dead_mount() && !is_stop) after = Mountpoint::kDead;

@@ -1,11 +1,9 @@
 #include "fs/side_thread.h"
 
-#include <pthread.h>
-
-#include <exception>
 #include <utility>
 
 #include "store/base/log.h"
+#include "store/base/thread.h"
 
 namespace kvcachefs {
 
@@ -26,15 +24,13 @@ void SideThread::run(std::function<void()> job) {
 // With mutex_ held. Returns false if no thread can be started.
 bool SideThread::start() {
   if (thread_.joinable()) thread_.join();  // it found no jobs and does not take the mutex again
-  try {
-    thread_ = std::thread([this] {
-      pthread_setname_np(pthread_self(), "kvc-side");
-      work();
-    });
-  } catch (const std::exception& failure) {  // a limit of threads or of memory
-    log::debug("no thread beside those that take requests: {}", failure.what());
+  auto started = start_thread("kvc-side", [this] { work(); });
+  if (!started) {
+    log::debug("no thread beside those that take requests: {}", started.error().message);
+    return false;
   }
-  return thread_.joinable();
+  thread_ = *std::move(started);
+  return true;
 }
 
 void SideThread::work() {

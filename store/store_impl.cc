@@ -1,4 +1,4 @@
-// Start and end of a store: takes the node's lock, runs recovery/, builds the other rooms from the result; and at the end closes all of it.
+// Start and end of a store: takes the node's lock, runs recovery/, has the other rooms built from the result (store_build.cc); and at the end closes all of it.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 
 #include "store/base/cgroup.h"
-#include "store/base/descriptors.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
@@ -22,13 +21,11 @@
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
 #include "store/store_impl.h"
-#include "store/upkeep/evict_guard.h"
 
 namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kMaxOpenExtents = 512;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: a shorter one the next start replays as fast
 
@@ -84,9 +81,40 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
   return open_store(std::move(volume), std::move(options), clock, holder);
 }
 
+// The one order of a start. A step needs what the steps before it have set; no room works before the threads begin, last of all, in the
+// order of StoreThreads::start(). The rooms are destroyed in the order of StoreRooms, whatever order they are built in.
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
+  KVC_TRY(take_node(node, holder));                             // no other daemon has the node from here on
+  KVC_ASSIGN(const SpaceInfo backing_seen, fill_in_options());  // by the size of the file system and the id of the volume
+  KVC_TRY(build_memory());                                      // of the size in the options; recovery verifies bodies in it
+  KVC_ASSIGN(Recovered found, recover_node(node));              // sets the index: all that the journals tell
+  // Recovery may have found that records are lost, and noted it.
+  KVC_ASSIGN(const uint32_t kept_epoch, epochs_with_lost_records(*volume_, identity_.node));
+  KVC_TRY(begin_epoch(node, found));                            // behind every epoch that recovery found: the journal takes records
+  build_extents(kept_epoch);                                    // of this epoch
+  build_accesses();
+  build_tree();                                                 // over the index; with the cache, and the committer over the journal
+  build_reads(found);
+  build_writeback();                                            // the sealer reads, the lanes seal and commit
+  build_requests();
+  build_upkeep(found, kept_epoch, backing_seen);                // the keeper drives everything above
+  if (shared_) KVC_TRY(other_nodes_.follow());
+  KVC_TRY(write_first_records(found));                          // by the committer; about peers, so these are followed by now
+  begin_upkeep(found);                                          // what is dead, live and left over, with the first records applied
+  log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
+            identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
+            (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
+  if (!background_) return {};
+  index_->set_let_go_wanted([this] { keeper_->want_let_go(); });
+  Status started = threads_.start();
+  if (!started) static_cast<void>(close());  // the next start then finds a clean end
+  return started;
+}
+
+// Finds the volume and the node, locks the node, and makes room for the first files.
+Status StoreImpl::take_node(NodeStart& node, std::string_view holder) {
   KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, other_nodes_.may_join(), options_.current().create));
   shared_ = other_nodes_.are_possible();
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
@@ -100,154 +128,34 @@ Status StoreImpl::start(std::string_view holder) {
   reserve_ = std::make_unique<Reserve>(volume_, reserve_path(identity_.node));
   journal_room_.emplace(*reserve_, counters_);
   if (!read_only_) find_room_to_begin(holder);
-  KVC_TRY(lock_->describe(holder));
-  KVC_ASSIGN(const SpaceInfo backing_seen, fill_in_options());
-  const StoreOptions options = options_.current();
-  raw_space_ = std::make_unique<RawSpace>(space_, volume_->features().blocks_lag);
-  record_space_ = std::make_unique<RecordSpace>(space_, options.memory_bytes);
-  pool_ = std::make_unique<MemoryPool>(options.memory_bytes, kSealingBytes);
-  files_ = std::make_unique<MemoryFiles>(*pool_);
-  file_policy_.emplace(MemoryFilePolicy::Parts{*files_, options_, clock_});
-  file_mover_.emplace(FileMover::Parts{*pool_, *files_, *file_policy_, clock_, counters_, verify_ != Verify::kAlways,
-                                       [this](uint64_t bytes) { return cache_->recover(bytes, MemoryFor::kReader); }});
-  page_warmer_.emplace(PageWarmer::Parts{*pool_, *files_, [this] { index_->keep_in_memory(); }});
-  waiting_bytes_ = std::make_unique<WaitingBytes>(
-      volume_, WaitingBytes::Room{[this] { return space_.room_bytes(); }, [this](uint64_t bytes) { return space_.try_reserve(bytes); },
-                                  [this](uint64_t bytes) { space_.release(bytes); }},
-      fmt::format("nodes/{}/WAITING", identity_.node));
-  pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
-  pool_->set_available_callback([this] { resumer_.memory_came_back(); });
-  if (pool_->try_reserve(kUnitBytes).bytes() == 0)
-    return fail_errno(ENOMEM, "memory for chunks: see the limit on this process's address space (RLIMIT_AS, LimitAS=) and "
-                              "vm.overcommit_memory with vm.overcommit_ratio");
-  options_.subscribe([this](const StoreOptions& now) {
-    pool_->set_limit_bytes(now.memory_bytes);
-    space_.configure(now.capacity_bytes, now.keep_free_bytes);
-  });
+  return lock_->describe(holder);
+}
 
+Result<Recovered> StoreImpl::recover_node(NodeStart& node) {
   KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
   KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_, [this](uint32_t last_epoch) {
                                             return journal_room_->write([&] { return note_lost_records(*volume_, identity_.node, last_epoch); });
                                           }}));
   index_ = std::move(found.index);
-  index_->limit_kept(std::clamp(options.memory_bytes / 2, 32 * kMiB, 128 * kMiB));
+  index_->limit_kept(std::clamp(options_.current().memory_bytes / 2, 32 * kMiB, 128 * kMiB));
   index_rebuilt_ = found.index_rebuilt;
   unclean_start_ = found.unclean;
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!found.judged_tail);
-  KVC_ASSIGN(const uint32_t kept_epoch, epochs_with_lost_records(*volume_, identity_.node));
+  return found;
+}
+
+Status StoreImpl::begin_epoch(NodeStart& node, const Recovered& found) {
   KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, found.last_epoch, *index_, form_of_journal(options_.current(), volume_->features()),
                                                       [this](const auto& attempt) { return journal_room_->write(attempt); }));
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);
   if (shared_) fence_ = std::make_unique<NodeFence>(volume_, identity_, static_cast<int64_t>(options_.current().fence_after_ms) * 1'000'000);
-  const DescriptorShares shares = descriptor_shares();
-  extents_ = std::make_unique<Extents>(volume_, identity_, std::min(kMaxOpenExtents, shares.open_extents));
-  extents_->limit_made(shares.made_extents, [this] { keeper_wakeup_.wake(); });
-  extents_->start_at(1);
-  journal_room_->set_extents(*extents_);
-  discards_.emplace(Discards::Parts{space_, dead_, keeper_work_, *extents_});
-  changes_.emplace(BodyChanges::Parts{clock_, space_, *record_space_, dirty_, *discards_, options_});
-  constexpr unsigned kReclaimThreads = 3;  // beside the keeper; their calls wait for round trips or for the device
-  reclaimer_ = std::make_unique<Reclaimer>(
-      dead_, *extents_, *index_, counters_, clock_,
-      Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
-                       [this] { return !commits_.idle(); },
-                       [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); },
-                       [this](ExtentId extent) { return extent.epoch < identity_.epoch && checkpointer_->holds_earlier_lives(); },
-                       [this, kept_epoch](ExtentId extent) { return extent.epoch <= kept_epoch && extent.epoch < identity_.epoch; }},
-      volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
-  accesses_ = std::make_unique<AccessTracker>(
-      [this](ObjectId id) { return other_nodes_.successors_of(id); },
-      options.prefetch ? options.prefetch_ahead_bytes : 0, options.memory_bytes / 2);
-  options_.subscribe([this](const StoreOptions& now) {
-    accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
-  });
-  evictor_ = std::make_unique<Evictor>(clock_);
-  std::vector<AccessListener*> listeners{evictor_.get()};
-  if (shared_) listeners.push_back(&peer_leases_);
-  if (shared_) lost_names_.emplace(clock_, *evictor_, counters_);
-  if (shared_ && !read_only_) listeners.insert(listeners.end(), {&touches_, &*lost_names_});
-  accesses_->set_listeners(std::move(listeners));
-  space_.set_low_callback([this] { keeper_wakeup_.wake(); });
-  space_waiters_.set_source([this] { return may_get_room(); });
-  options_.subscribe([this](const StoreOptions& now) {
-    evictor_->configure({.on = now.evict && !read_only_,
-                         .lease_ms = static_cast<int64_t>(now.lease_ms),
-                         .policy = now.policy,
-                         .most_pinned_bytes = now.capacity_bytes / 2});
-    peer_leases_.set_lease_ms(now.lease_ms);
-    keeper_wakeup_.wake();
-  });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_, &peer_leases_});
-  cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
-  quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_, [this](ObjectId id) { if (shared_ && !read_only_) touches_.damaged(id); }});
-  record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
-  dirty_.set_seal_ended([this] { urgent_->requeue_deferred(); });
-  committer_.emplace(Committer::Parts{
-      commits_, *journal_, *journal_room_, *extents_, resumer_, health_, counters_,
-      {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_, unsaved_reads_},
-      {*tree_, *index_, *cache_, dirty_, *changes_, space_, *record_space_, *record_waiters_, dead_, *discards_, unmarked_,
-       [this](ObjectId id, uint64_t size_bytes) { evictor_->sized(id, size_bytes); }},
-      [this] { return index_rebuild_->repair(*index_); }, fence_.get()});
-  reader_.emplace(*extents_, counters_);
-  unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
-  loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
-  backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
-                                       verify_ == Verify::kAlways});
-  read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,
-                                       *backing_, counters_, clock_, volume_->features().network});
-  accesses_->set_kick([this] { read_ahead_->kick(); });
-  reads_.emplace(ReadRequests::Parts{*volume_, *accesses_, *cache_, *loader_, *read_ahead_, opener_, resumer_, counters_, clock_});
-  mapped_.emplace(MappedReads::Parts{*file_mover_, *file_policy_, *backing_, *read_ahead_, resumer_, background_});
-  sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
-                                options_, counters_, options.extent_bytes});
-  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, sealer_->memory_to_seal(nullptr),
-                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; },
-                                    [records = RecordScrub({*volume_, identity_, *index_, counters_,
-                                                            [this] {
-                                                              checkpointer_->replace_rotted();
-                                                              keeper_wakeup_.wake();
-                                                            }})](const std::function<bool()>& goes_on) { return records.run(goes_on); }});
-  options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
-  spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
-  relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});
-  bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
-                                options_, clock_, background_});
-  urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
-  in_place_.emplace(InPlaceChanges::Parts{*changes_, space_, dirty_, read_only_});
-  writes_.emplace(WriteRequests::Parts{*volume_, *extents_, space_, *raw_space_, space_waiters_, *discards_, *changes_, dirty_, *cache_,
-                                       *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
-                                       counters_, options_,
-                                       [this](const Object& object) { return other_nodes_.check_may_change(object); }});
-  build_name_requests();
-  drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
-  if (shared_)
-    shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_, running_clock_,
-                                                   [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); },
-                                                   !read_only_ && care_ == Care::kNone});
-  SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
-  eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, refusals_, gone_names_, counters_, options_, clock_,
-                                    keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
-                                    [this] { return has_peers(); }, read_only_, shared,
-                                    [this] { return commits_.unsynced_bytes() > 0 && !health_.error(Health::Of::kUpkeep); }});
-  if (!volume_->features().punch_hole && !read_only_)
-    compactor_.emplace(Compactor::Parts{*tree_, *index_, dead_, space_, refusals_, *relocator_, *eviction_, counters_, clock_, options.extent_bytes});
-  sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
-                                    [this] { return checkpointer_->sync_point(); }, background_, kept_epoch});
-  checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
-                                            *extents_, *committer_, *relocator_, *drainer_, *tree_, *accesses_, space_, dead_, *raw_space_, *record_space_,
-                                            orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},
-                        Checkpointer::Found{found.checkpoint_bytes, found.journal_files, found.older_journals_bytes, found.judged_tail});
-  watch_.emplace(VolumeWatch::Parts{*volume_, identity_, *extents_, *index_, space_, *raw_space_, dead_, *reserve_, *checkpointer_, refusals_, health_,
-                                    dirty_, options_, clock_, [this](const SpaceInfo& backing) { return option_defaults(backing); }, read_only_, background_,
-                                    !read_only_ && care_ == Care::kNone},
-                 backing_seen);
-  keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
-                                dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, unsaved_reads_, *unverified_, *sealer_, *read_ahead_, resumer_,
-                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_,
-                                compactor_ ? &*compactor_ : nullptr});
-  if (shared_) KVC_TRY(other_nodes_.follow());
+  return {};
+}
+
+// Journals what no life before this one could: the root of a new volume, the ends of earlier epochs, the removal of what nobody can reach.
+Status StoreImpl::write_first_records(const Recovered& found) {
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = found.journals_lost || ((shared_ || care_ != Care::kNone) && found.peers_want_checkpoint);
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
@@ -258,6 +166,11 @@ Status StoreImpl::start(std::string_view holder) {
   forget_reclaimed();
   if (care_ == Care::kRetire)
     KVC_TRY(first.remove_all_names([this] { return journal_room_->write([this] { return journal_->sync(); }); }));
+  return {};
+}
+
+// Measures the volume and tells the keeper what earlier lives left to it.
+void StoreImpl::begin_upkeep(const Recovered& found) {
   if (!read_only_) sweep_->count(unclean_start_ || found.judged_tail || index_rebuilt_);
   if (!read_only_) sweep_->cut_raw_files();
   find_quarantined(*index_, *tree_);
@@ -269,14 +182,6 @@ Status StoreImpl::start(std::string_view holder) {
   else watch_->refill_reserve();
   health_.start();
   keeper_->begin();
-  log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
-            identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
-            (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
-  if (!background_) return {};
-  index_->set_let_go_wanted([this] { keeper_->want_let_go(); });
-  Status started = threads_.start();
-  if (!started) static_cast<void>(close());  // the next start then finds a clean end
-  return started;
 }
 
 // Without it a volume that others have filled could not be mounted to remove something. A life that tends or collects gives its RESERVE back where
@@ -290,28 +195,6 @@ void StoreImpl::find_room_to_begin(std::string_view holder) {
   } else if (!reserve_->give(kStartBytes) && shared_) {
     give_back_reserves_of_others(*volume_, identity_, kStartBytes, holder);
   }
-}
-
-void StoreImpl::build_name_requests() {
-  const auto may_change = [this](const Object& object) { return other_nodes_.check_may_change(object); };
-  new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
-  room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
-  versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *record_space_, *changes_, *file_policy_, clock_, may_change});
-  open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
-                                       *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
-  AttributeRequests::Known known{
-      [this](const Object& object, bool pinned) { return evictor_->pin(object.id, object.is_directory(), pinned, object.size_bytes); },
-      [this](ObjectId id) { return evictor_->is_pinned(id); },
-      [this](const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, AttributeRequests::Facts& facts) {
-        EvictGuard::describe(*evictor_, tree, object, thread_id, facts);
-      },
-      [this](ObjectId id) { return peers_ ? std::optional(peers_->node_of(id)) : std::nullopt; }};
-  attributes_.emplace(AttributeRequests::Parts{*tree_, *open_files_, *writes_, *in_place_, *accesses_, *extents_, *room_for_records_, *record_space_,
-                                               *changes_, dirty_, unsaved_reads_, clock_, may_change, std::move(known), read_only_});
-  names_.emplace(NameRequests::Parts{*tree_, *versions_, *attributes_, *new_objects_, *room_for_records_, *accesses_, *changes_, dirty_,
-                                     *file_policy_, refusals_, *urgent_, probes_, counters_, options_, clock_, read_only_});
-  renames_.emplace(RenameRequests::Parts{*tree_, *writes_, *changes_, dirty_, *urgent_, probes_, options_, read_only_});
-  lookups_.emplace(Lookups::Parts{*tree_, stale_opens_, *versions_, *new_objects_, *accesses_, *evictor_, peer_leases_, probes_, clock_});
 }
 
 // Has the keeper reclaim at once the space that the journals gave up and that was not reclaimed since.

@@ -19,6 +19,9 @@
 
 namespace kvcachefs {
 
+class NodeStart;
+struct Recovered;
+
 class StoreImpl final : public Store, private StoreRooms {
  public:
   StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock);
@@ -155,10 +158,24 @@ class StoreImpl final : public Store, private StoreRooms {
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_impl.cc) ---
-  Result<SpaceInfo> fill_in_options();  // returns the size of the file system
+  // The steps of start(), in its order; the rooms are built in store_build.cc.
+  Status take_node(NodeStart& node, std::string_view holder);
   void find_room_to_begin(std::string_view holder);
+  Result<SpaceInfo> fill_in_options();  // returns the size of the file system
+  Status build_memory();
+  Result<Recovered> recover_node(NodeStart& node);
+  Status begin_epoch(NodeStart& node, const Recovered& found);
+  void build_extents(uint32_t kept_epoch);  // `kept_epoch`: of extents up to it, records may be lost
+  void build_accesses();
+  void build_tree();
+  void build_reads(Recovered& found);
+  void build_writeback();
+  void build_requests();
   void build_name_requests();
+  void build_upkeep(const Recovered& found, uint32_t kept_epoch, const SpaceInfo& backing_seen);
+  Status write_first_records(const Recovered& found);
   void forget_reclaimed();
+  void begin_upkeep(const Recovered& found);
   void remove_unjournaled();
   void give_back_reserve();
   void give_back_to_others();

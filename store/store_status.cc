@@ -1,6 +1,7 @@
 // Space, counters, options of a running store.
 #include <fmt/format.h>
 
+#include "store/journal/file_header.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -94,7 +95,7 @@ StoreStatus StoreImpl::status() {
   status.network_volume = features.network;
   status.locks_are_local = features.locks_are_local;
   status.index_directory = index_directory_;
-  for (std::byte byte : identity_.volume_uuid) status.volume_uuid += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  status.volume_uuid = uuid_digits(identity_.volume_uuid);
   status.epoch = identity_.epoch;
   Health::State health = health_.state();
   status.state = health.reason.empty() ? "ok" : "degraded";

@@ -20,9 +20,7 @@ bool may_start_thread() { return threads_left.load(std::memory_order_relaxed) ==
 // Not kBusy, as EAGAIN would be: nobody else has to end first.
 std::unexpected<Error> thread_refused(const char* name, int sys_errno) {
   return std::unexpected(Error{Code::kIo, sys_errno,
-                               fmt::format("thread {} cannot be started: {}. A mount has some 35 threads and those of its option `threads`: raise the limit on processes (ulimit -u, "
-                                           "TasksMax= of the unit, pids.max of the control group, kernel.threads-max)",
-                                           name, std::strerror(sys_errno))});
+                               fmt::format("thread {} cannot be started: {}. {}", name, std::strerror(sys_errno), kRaiseProcessLimit)});
 }
 
 }  // namespace kvcachefs

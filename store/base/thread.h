@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <new>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -13,6 +15,11 @@
 
 namespace kvcachefs {
 
+// What to do after a thread or process could not be started. For messages.
+inline constexpr std::string_view kRaiseProcessLimit =
+    "A mount has some 35 threads and those of its option `threads`: raise the limit on processes (ulimit -u, TasksMax= of the unit, pids.max of the "
+    "control group, kernel.threads-max)";
+
 // For tests: this process starts so many more threads (INT64_MAX: any number), then starting one fails.
 void let_start_threads(int64_t count);
 
@@ -20,7 +27,7 @@ void let_start_threads(int64_t count);
 bool may_start_thread();
 std::unexpected<Error> thread_refused(const char* name, int sys_errno);
 
-// `name` has at most 15 characters. Fails where a limit on processes is reached, which the message names.
+// `name` has at most 15 characters. Fails where a limit on processes or on memory is reached; the message says what to raise.
 template <typename Loop>
 Result<std::thread> start_thread(const char* name, Loop loop) {
   if (!may_start_thread()) return thread_refused(name, EAGAIN);
@@ -31,6 +38,8 @@ Result<std::thread> start_thread(const char* name, Loop loop) {
     });
   } catch (const std::system_error& problem) {
     return thread_refused(name, problem.code().value());
+  } catch (const std::bad_alloc&) {
+    return thread_refused(name, ENOMEM);
   }
 }
 

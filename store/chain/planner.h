@@ -24,44 +24,13 @@
 #include "store/chain/announcements.h"
 #include "store/chain/chains_summary.h"
 #include "store/chain/estimator.h"
+#include "store/chain/plan.h"
 #include "store/chain/read_run.h"
+#include "store/chain/stem_trust.h"
 #include "store/chain/stream.h"
 #include "store/chain/successors.h"
 
 namespace kvcachefs {
-
-struct PlannerOptions {
-  uint64_t ahead_max_bytes = uint64_t{256} << 20;  // option prefetch_ahead: the limit for one run, ready or in flight
-  uint64_t total_max_bytes = uint64_t{1} << 30;    // the limit for all runs together; the store sets a share of `memory`
-  uint64_t ahead_min_bytes = uint64_t{8} << 20;    // a run's first window: several large reads
-  size_t max_runs = 256;
-  size_t max_notes = 65536;  // objects remembered as expected or recently read
-  size_t max_loads_per_plan = 256;
-};
-
-struct PlannedLoad {
-  ObjectId id;
-  uint32_t priority = 0;  // lower is more urgent: objects between the reader and this one; guesses rank last
-  LoadReason reason = LoadReason::kSuccessor;
-  uint32_t run = 0;  // loads of one run are neighbours of one chain
-  uint64_t bytes = 0;  // estimate
-  bool guess = false;  // no reader has joined the run yet
-};
-struct Plan {
-  std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
-  std::vector<ObjectId> cancels;   // planned earlier, not loaded yet, no longer wanted
-  std::vector<ObjectId> again;     // in RAM, read before, and expected to be read again
-};
-
-enum class SkipReason : uint8_t {
-  kResident,   // already in RAM
-  kLeftToKernel,  // its readers are passed through, and find it in the page cache
-  kOnlyOpened,  // its readers read the volume directly, past every cache: it was opened ahead, no byte was read
-  kGone,       // the object is deleted: forget it
-  kNoRoom,     // RAM is full
-  kFailed,     // it cannot be read ahead now (volume error, empty, too large); it stays in the chain
-  kCancelled,  // as requested
-};
 
 class PrefetchPlanner {
  public:
@@ -126,12 +95,6 @@ class PrefetchPlanner {
     BurstClock clock;
     ObjectId last;
   };
-  // How the readers of one stem have used their prefetched objects.
-  struct Trust {
-    int8_t by_reason[3];  // whether readers followed runs started for this reason
-    int8_t chain_ends;    // whether readers go on to the last known object of a chain
-    float used_share;     // of the objects planned along chains; readers stopped before the others
-  };
 
   StreamState& state(StreamId stream);
   Note& note(ObjectId id);
@@ -183,12 +146,9 @@ class PrefetchPlanner {
   bool plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
   uint64_t room_bytes() const;
   void feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out);
-  Trust& trust(uint64_t stem);
   void judge(ReadRun& run);
   void judge_chain_end(ReadRun& run, bool reached);
   bool worth_reading(ReadRun& run, ObjectId next);
-  bool trusted(uint64_t stem, LoadReason reason);
-  bool proven(uint64_t stem, LoadReason reason) const;
 
   PlannerOptions options_;
   const StreamTable& streams_;
@@ -205,8 +165,7 @@ class PrefetchPlanner {
   std::unordered_map<ObjectId, Note> notes_;
   std::deque<ObjectId> note_order_;
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
-  std::unordered_map<uint64_t, Trust> trust_;            // by stem
-  uint64_t gated_runs_ = 0;
+  StemTrust trust_;
   uint64_t turn_ = 0;  // rotates among the runs that want loads
   int widened_ = 0;  // how often the windows of all runs were doubled
   int64_t widened_at_ = 0;

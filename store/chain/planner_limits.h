@@ -8,8 +8,6 @@ namespace kvcachefs {
 
 inline constexpr int64_t kStoppedMinNs = 500'000'000;  // a run without activity counts as stopped after this time, or later
 inline constexpr size_t kMinExpected = 32;  // enough to recognise other threads of a pool of readers
-inline constexpr int8_t kTrustStart = 4;
-inline constexpr uint64_t kRetryGated = 32;  // of so many runs of an untrusted kind, one is tried again
 inline constexpr size_t kMaxTables = 4096;
 
 }  // namespace kvcachefs

@@ -48,26 +48,18 @@ uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
   const uint64_t chunks = std::clamp<uint64_t>(run.streams, 1, kMostReaders) + 1;
   uint64_t wanted = std::max(options_.ahead_min_bytes, chunks * chunk_estimate(run));
-  if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
+  if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && trust_.proven(run.stem, run.reason)) {
     const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
     wanted = std::max(wanted, std::min({run.ahead_bytes(), kListedWindowBytes, share}));
   }
   return std::min(wanted, options_.ahead_max_bytes);
 }
 
-// True if readers came for more of these runs than they ignored.
-bool PrefetchPlanner::proven(uint64_t stem, LoadReason reason) const {
-  auto found = trust_.find(stem);
-  return found != trust_.end() && found->second.by_reason[static_cast<size_t>(reason)] > kTrustStart;
-}
-
 // Readers of some stems leave chains early (prompts branch, and nothing announces how far one goes): the larger the unread share
 // of their prefetched objects, the less is read ahead for them.
 double PrefetchPlanner::caution(const ReadRun& run) const {
   if (run.ends_here) return 1.0;
-  auto found = trust_.find(run.stem);
-  const double share = found == trust_.end() ? 1.0 : static_cast<double>(found->second.used_share);
-  return std::clamp((share - 0.5) / 0.45, 1.0 / 64, 1.0);
+  return std::clamp((trust_.used_share(run.stem) - 0.5) / 0.45, 1.0 / 64, 1.0);
 }
 
 // The estimator measures the volume at its best; waiting readers show how long loads really take beside writers, other readers
@@ -160,7 +152,7 @@ bool PrefetchPlanner::worth_reading(ReadRun& run, ObjectId next) {
   if (run.chain_end == next) return false;  // decided before
   if (successors_.has_successor(next)) return true;
   run.chain_end = next;
-  return trust(run.stem).chain_ends > 0 || ++gated_runs_ % kRetryGated == 0;
+  return trust_.trusts_chain_end(run.stem);
 }
 
 uint64_t PrefetchPlanner::room_bytes() const {

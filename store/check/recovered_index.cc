@@ -13,7 +13,6 @@
 #include "store/base/checksum.h"
 #include "store/check/copy_file.h"
 #include "store/extent/extents.h"
-#include "store/index/index_directory.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
 #include "store/journal/record_codec.h"
@@ -224,7 +223,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   KVC_ASSIGN(copy.index, Index::open(directory, identity_of(node), &found, &existing.wrong));
   const std::string of_the_copy = fmt::format("index {}: ", directory);
   if (existing.wrong.starts_with(of_the_copy)) existing.wrong.erase(0, of_the_copy.size());
-  if (existing.wrong.contains(kIndexOfAnother)) existing.stale = existing.wrong;
+  if (copy.index->replaced_another()) existing.stale = existing.wrong;
   if (!existing.wrong.empty()) return existing;
   existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
   if (found == Index::Found::kFresh) return existing;

@@ -83,8 +83,10 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
       log::warn("{}; moved to {}.damaged, a new one is made", *why, index->directory_.path());
       KVC_TRY(index->directory_.set_aside());
     }
+    const bool of_another = index->is_of_another_;
     IndexDirectory kept = std::move(index->directory_);
     index.reset(new LmdbIndex(std::move(kept)));
+    index->replaced_another_ = of_another;
     index->identity_ = identity;
   }
   KVC_TRY(with_hint(index->create(identity, map_bytes), map_bytes));
@@ -102,8 +104,9 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   Bytes value, expected;
   KVC_ASSIGN(const bool identified, env_->get(Table::kMeta, kIdentityKey, value));
   encode_row(identity, expected);
-  if (!identified || value != expected) {
-    return fail(Code::kVersion, fmt::format("index {} {} ({})", directory_.path(), kIndexOfAnother, told_apart(value, identity)));
+  is_of_another_ = !identified || value != expected;
+  if (is_of_another_) {
+    return fail(Code::kVersion, fmt::format("index {} is of another volume, node or format ({})", directory_.path(), told_apart(value, identity)));
   }
   KVC_ASSIGN(const bool stated, env_->get(Table::kMeta, kStateKey, value));
   if (!stated) return fail(Code::kCorrupt, fmt::format("index {} has no state", directory_.path()));

@@ -92,6 +92,7 @@ class Index {
 
   // Whether close_clean() had closed the index that was opened. False for a new index.
   virtual bool was_closed_cleanly() const = 0;
+  virtual bool replaced_another() const = 0;      // open() moved an index of another volume, node or format aside
   virtual JournalPosition position() const = 0;   // position committed to LMDB
   virtual Stamp stamp() const = 0;                // newest applied
   virtual IndexTotals totals() const = 0;         // overlay included; O(1)

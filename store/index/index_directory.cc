@@ -22,6 +22,7 @@
 #include "store/base/checksum.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
+#include "store/journal/file_header.h"
 
 namespace kvcachefs {
 
@@ -277,9 +278,7 @@ IndexDirectory::~IndexDirectory() {
 
 std::string default_index_directory(const std::string& root, bool is_network, std::span<const std::byte> uuid, const std::string& node) {
   if (!is_network) return fmt::format("{}/nodes/{}/index", root, node);
-  std::string id;
-  for (const std::byte byte : uuid) id += fmt::format("{:02x}", static_cast<unsigned>(byte));
-  return fmt::format("/var/lib/kvcachefs/{}/{}", id, node);
+  return fmt::format("/var/lib/kvcachefs/{}/{}", uuid_digits(uuid), node);
 }
 
 bool leads_to(const std::string& path, int descriptor) {

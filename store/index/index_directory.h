@@ -16,9 +16,6 @@ namespace kvcachefs {
 // A larger data file is not read whole at a start: that would take more than a second.
 inline constexpr uint64_t kMaxChecksummedBytes = uint64_t{512} << 20;
 
-// Part of the reason why an index cannot be opened that is not of this volume and node.
-inline constexpr std::string_view kIndexOfAnother = "is of another volume, node or format";
-
 // `type` is the f_type of statfs(2).
 bool is_network_file_system(uint32_t type);
 

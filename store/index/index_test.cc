@@ -407,6 +407,7 @@ TEST_F(IndexTest, AnotherIdentityIsMovedAside) {
   auto index = Index::open(path(), other, &found, &why);
   ASSERT_TRUE(index) << index.error().message;
   EXPECT_EQ(found, Index::Found::kFresh);
+  EXPECT_TRUE((*index)->replaced_another());
   EXPECT_NE(why.find("another volume, node or format"), std::string::npos) << why;
   EXPECT_NE(why.find(fmt::format("node {}; this is volume ", identity().node)), std::string::npos) << why;
   EXPECT_TRUE(why.ends_with("node node-b)")) << why;

@@ -1,5 +1,6 @@
-// The LMDB environment as the rest of the index sees it: tables of checksummed rows, guarded against damage. The only
-// user of lmdb.h is lmdb_env.cc.
+// The LMDB environment as the rest of the index sees it: tables of checksummed rows, guarded against damage. lmdb.h
+// is included by the four sources of this class only: lmdb_env (opening, replacing, damage), lmdb_environment (one opening of the
+// file), lmdb_rows (reads and writes), lmdb_rewrite (size of the file, copies without its unused pages).
 //
 // Every row carries 4 bytes of checksum over table, key and value, so a flipped value, a row in the wrong table or
 // a changed key is detected. Every call into LMDB and every look at mapped memory runs under the fault guard. After

@@ -31,6 +31,7 @@ class LmdbIndex final : public Index, private RowSource {
                                              std::string* why, uint64_t map_bytes);
 
   bool was_closed_cleanly() const override { return closed_cleanly_; }
+  bool replaced_another() const override { return replaced_another_; }
   JournalPosition position() const override;
   Stamp stamp() const override;
   IndexTotals totals() const override;
@@ -151,6 +152,8 @@ class LmdbIndex final : public Index, private RowSource {
   ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it
   mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // held over memory work only
   bool closed_cleanly_ = false;              // fixed by open()
+  bool replaced_another_ = false;            // likewise
+  bool is_of_another_ = false;  // set by open_existing() when it fails for that
   bool half_loaded_ = false;  // a bulk load into it was cut short
   // All below is guarded by overlay_mutex_. The layers, newest first:
   Layer active_;

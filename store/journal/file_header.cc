@@ -122,12 +122,15 @@ Status check_identity(const FileIdentity& found, const FileIdentity& expected) {
   return {};
 }
 
-std::string format_uuid(const std::array<std::byte, 16>& uuid) {
+std::string uuid_digits(ByteSpan uuid) {
   std::string text;
-  for (size_t i = 0; i < uuid.size(); ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned>(uuid[i]));
-  }
+  for (const std::byte byte : uuid) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+std::string format_uuid(const std::array<std::byte, 16>& uuid) {
+  std::string text = uuid_digits(uuid);
+  for (const size_t dash : {8, 13, 18, 23}) text.insert(dash, 1, '-');
   return text;
 }
 

@@ -48,5 +48,7 @@ FileIdentity decode_identity(ByteReader& in);
 Status check_identity(const FileIdentity& found, const FileIdentity& expected);
 
 std::string format_uuid(const std::array<std::byte, 16>& uuid);
+// Without dashes: in the status, and as the name of a directory.
+std::string uuid_digits(ByteSpan uuid);
 
 }  // namespace kvcachefs

@@ -63,7 +63,8 @@ struct JournalWriter::State {
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
   uint64_t next_try_at = 0;  // length of the current file at which to try again to make the next one
   uint64_t next_seq = 0;   // of the next file; never used before, even by a file without a header
-  Bytes payload, frame;    // scratch of append()
+  Bytes payload;           // scratch of append(): the encoded batch
+  Bytes frame;             // scratch of append() and go_on_in_next()
   BlockBuffer blocks;      // scratch of append()
   Stamp stamp;             // of the last batch
 
@@ -82,7 +83,7 @@ struct JournalWriter::State {
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
   Status open_next();
   Status go_on_in_next();
-  void encode_frame(const Batch& batch, const OpenJournal& journal);
+  void make_frame(ByteSpan content, const OpenJournal& journal);
   Status write_frame();
   Status sync_file(OpenJournal& journal);
   Status rewrite(const OpenJournal& journal, uint64_t from, uint64_t to);
@@ -144,17 +145,17 @@ Status JournalWriter::State::go_on_in_next() {
   KVC_TRY(open_next());
   if (!in_blocks()) return {};
   kill_point("journal-next");
-  encode_frame({stamp, {NextRecord{current->seq}}}, *before);
+  Bytes next;  // not `payload`: append() has the batch in it that goes into the new file
+  encode_batch({stamp, {NextRecord{current->seq}}}, next);
+  make_frame(next, *before);
   (void)write_at(blocks, *before->file, frame, before->end);
   return {};
 }
 
-// Fills `payload` and `frame`; the frame is to lie at the end of `journal`.
-void JournalWriter::State::encode_frame(const Batch& batch, const OpenJournal& journal) {
-  payload.clear();
-  encode_batch(batch, payload);
+// Fills `frame`, which is to lie at the end of `journal`: an encoded batch with the checksum that holds for that place only.
+void JournalWriter::State::make_frame(ByteSpan content, const OpenJournal& journal) {
   frame.clear();
-  FrameKey(FileKind::kJournal, identity, journal.seq).append(payload, journal.end, frame);
+  FrameKey(FileKind::kJournal, identity, journal.seq).append(content, journal.end, frame);
 }
 
 // Writes `frame` at the end of the current file.
@@ -226,7 +227,7 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   if (full && end >= state.next_try_at) {
     state.next_try_at = state.go_on_in_next() ? 0 : end + state.max_file_bytes / kTriesPerFile;
   }
-  state.encode_frame(batch, *state.current);
+  state.make_frame(state.payload, *state.current);
   KVC_TRY(state.write_frame());
   state.stamp = batch.stamp;
   if (state.frame.capacity() > kScratchBytes) {

@@ -209,8 +209,7 @@ bool Keeper::make_room() {
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || records_went || swept || compacts;
   if (gave_back) held_since_ns_.reset();
-  give_up_on_late_peers(*round);
-  if (!gave_back && hold_round(*round)) return true;
+  if (hold_round(*round, gave_back)) return true;
   held_round_.reset();
   parts_.space_waiters.end_round(*round, gave_back, goes_on);
   return true;
@@ -253,16 +252,18 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
 }
 
 // The space to come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
-// so long that their readers get errors instead.
-bool Keeper::hold_round(const SpaceWaiters::Round& round) {
+// so long that their readers get errors instead. Such nodes are given up, once in a round, if the round has been held for long, or if a call
+// waits that earlier rounds did not help, whatever little came back meanwhile. Returns true if the round is held: it gave nothing back, and may yet.
+bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
   constexpr int64_t kFollowedNs = 2'000'000'000;  // what was evicted a moment ago comes back within this time if all nodes follow
-  const int64_t now_ns = running_ns();
-  PeerHolds* holds = parts_.checkpointer.holds();
-  const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
+  if (stopping_ || (gave_back && round.pressure == 0)) return false;
+  const int64_t now_ns = running_ns(), waited_ns = now_ns - held_since_ns_.value_or(now_ns);
+  const uint64_t held_bytes = parts_.checkpointer.holds() == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
+  const bool gave_up = held_bytes > 0 && (round.pressure > 0 || waited_ns >= kPatienceNs) && give_up_on_peers(held_bytes, kPatienceNs);
+  if (gave_back) return false;
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
-  if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
-  const int64_t waited_ns = now_ns - held_since_ns_.value_or(now_ns);
-  const bool goes_on = held_bytes > 0 && (waited_ns < kPatienceNs || give_up_on_peers(held_bytes, kPatienceNs) || waited_ns < kPatienceNs + kFollowedNs);
+  if (held_bytes == 0 && !others_make_room) return false;
+  const bool goes_on = held_bytes > 0 && (gave_up || waited_ns < kPatienceNs + kFollowedNs);
   if (!goes_on && waited_ns >= kPatienceNs) {
     held_since_ns_.reset();
     if (others_make_room) parts_.shared->lose_patience();
@@ -272,13 +273,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   return true;
 }
 
-// While a call waits that earlier rounds did not help, whatever little came back meanwhile.
-void Keeper::give_up_on_late_peers(const SpaceWaiters::Round& round) {
-  if (round.pressure == 0 || stopping_ || parts_.checkpointer.holds() == nullptr) return;
-  if (const uint64_t held_bytes = parts_.checkpointer.awaited_from_peers_bytes(); held_bytes > 0) give_up_on_peers(held_bytes, kPatienceNs);
-}
-
-// The same for room that others lack, while no call waits here. Their calls are refused after as long a wait as calls here.
+// Gives nodes up in the same way for room that others lack, while no call waits here. Their calls are refused after as long a wait as calls here.
 void Keeper::hold_for_others() {
   constexpr int64_t kPatienceNs = 4'000'000'000;  // before that, their calls may have waited three seconds for leases
   const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.space_waiters.count() == 0 &&

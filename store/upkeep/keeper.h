@@ -100,10 +100,9 @@ class Keeper {
   void run();
   bool make_room();
   bool await_claim(const SpaceWaiters::Round& round);
-  bool hold_round(const SpaceWaiters::Round& round);
+  bool hold_round(const SpaceWaiters::Round& round, bool gave_back);
   void hold_for_others();
   bool give_up_on_peers(uint64_t held_bytes, int64_t waited_ns);
-  void give_up_on_late_peers(const SpaceWaiters::Round& round);
   void hold(const SpaceWaiters::Round& round);
   bool compact();
   bool mend_index();

@@ -44,6 +44,7 @@ class FakeIndex : public Index {
   void set_leftovers(Leftovers leftovers) override { leftovers_told = std::move(leftovers); }
 
   bool was_closed_cleanly() const override { return true; }
+  bool replaced_another() const override { return false; }
   JournalPosition position() const override { return {}; }
   Stamp stamp() const override { return {}; }
   uint64_t highest_number(uint32_t) const override { return 0; }
