@@ -838,14 +838,11 @@ TEST_F(TreePeersTest, ADirectoryThatTheirsLeftBehindThePassUnderWayGoesInTheNext
   say(kA, std::move(made));
   std::vector<ObjectId> adopted;
   for (uint64_t i = 0; i < kDirectories; ++i) adopted.push_back(look_up_directory(kRootId, "d" + std::to_string(i), 200 + i));
-  const auto remove = [&](uint64_t i) { say(kA, {UnnameRecord{kRootId, "d" + std::to_string(i), id(100 + i), false}}); };
-  remove(4);
   EXPECT_FALSE(tree_.write().drop_left_directories(2, /*names_went=*/true));
-  remove(0);  // it was looked at
+  say(kA, {UnnameRecord{kRootId, "d0", id(100), false}});  // it was looked at
   bool names_went = true;
   for (int calls = 0; !tree_.write().drop_left_directories(2, std::exchange(names_went, false)); ++calls) ASSERT_LT(calls, 10);
-  for (const uint64_t i : {0, 4}) EXPECT_FALSE(tree_.find(adopted[i])) << i;
-  for (const uint64_t i : {1, 2, 3}) EXPECT_TRUE(tree_.find(adopted[i])) << i;
+  for (uint64_t i = 0; i < kDirectories; ++i) EXPECT_EQ(tree_.find(adopted[i]) != nullptr, i > 0) << i;
 }
 
 TEST_F(TreePeersTest, ADirectoryInWhichClientsLookedAtOneAndMadeAFileStays) {
