@@ -300,7 +300,7 @@ Status StoreImpl::close() {
   if (status) {
     // A last mark covers the records of the last steps: the next start trusts everything.
     status = checkpointer_->sync_point();
-    if (status) orphans_.note_leftovers(*index_, {}, /*ends=*/true);
+    if (status) checkpointer_->note_leftovers({}, /*ends=*/true);
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }

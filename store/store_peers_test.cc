@@ -488,6 +488,55 @@ TEST_F(StorePeersOpenFile, IsReadOnWhenTheSameBytesWereStoredAgainAndRemoved) {
   expect_x_outlives_y();
 }
 
+// Nor does what is open keep back more than itself over the lives of its node, whose index had it that both were removed.
+class StorePeersOpenFileOfALife : public StorePeersOpenFile, public ::testing::WithParamInterface<const char*> {
+ protected:
+  void begin_anew() {
+    const std::string how = GetParam();
+    for (int life = 0; life < (how == "KilledTwice" ? 2 : 1); ++life) {
+      if (how == "Ended") a.remount();
+      else a.crash();
+      a.drain();
+    }
+  }
+  void until_allocated(uint64_t bytes) {
+    for (int i = 0; i < 1000 && a.allocated_bytes() > bytes + kSlackBytes; ++i) {
+      b.settle();
+      a.settle();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_LE(a.allocated_bytes(), bytes + kSlackBytes);
+  }
+  static constexpr uint64_t kSlackBytes = 64 * kKiB;  // ext4 counts the blocks of a file's extent tree
+};
+
+TEST_P(StorePeersOpenFileOfALife, HoldsNothingElse) {
+  ASSERT_TRUE(a.write_file("kept", TestStore::payload(3, kMiB)));
+  a.drain();
+  ASSERT_TRUE(a.unlink("x"));
+  ASSERT_TRUE(a.unlink("y"));
+  const uint64_t commits = a->status().index_commits;
+  for (int i = 0; i < 1000 && a->status().index_commits == commits; ++i) {
+    a.settle();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ASSERT_GT(a->status().index_commits, commits);
+  ASSERT_GE(a.allocated_bytes(), 7 * kMiB) << "nobody has told yet that it knows";
+  begin_anew();
+  until_allocated(4 * kMiB);
+  EXPECT_GE(a.allocated_bytes() + kSlackBytes, 4 * kMiB);
+  b->drop_caches();
+  EXPECT_TRUE(b.read(reader_) == TestStore::payload(1, 3 * kMiB)) << "not what was opened";
+  begin_anew();  // after it is known that the other has it open, too
+  EXPECT_GE(a.allocated_bytes() + kSlackBytes, 4 * kMiB);
+  ASSERT_TRUE(b.close(reader_));
+  until_allocated(kMiB);
+  EXPECT_TRUE(b.read_file("kept") == TestStore::payload(3, kMiB));
+}
+
+INSTANTIATE_TEST_SUITE_P(, StorePeersOpenFileOfALife, ::testing::Values("Killed", "KilledTwice", "Ended"),
+                         [](const auto& each) { return std::string(each.param); });
+
 TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
   a.mkdir("d");
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(a.write_file(fmt::format("d/{}", i), TestStore::payload(i, 10'000)));
@@ -622,7 +671,7 @@ TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {
   expect_one_tree();
 }
 
-// What a life gave up and had not given back when it ended: the next one does not know of whom it was.
+// What a life gave up and had not given back when it ended.
 class StorePeersGivenUp : public StorePeers, public ::testing::WithParamInterface<bool> {};
 
 TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {

@@ -151,6 +151,7 @@ struct FreedPlace {
   ObjectId object;
   Place place;
   JournalPosition given_up_at = {};  // the end of that batch; zeros: no record ever named it
+  bool operator==(const FreedPlace&) const = default;
 };
 
 }  // namespace kvcachefs

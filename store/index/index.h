@@ -20,6 +20,7 @@
 
 #include "store/base/records.h"
 #include "store/base/result.h"
+#include "store/index/leftovers.h"
 
 namespace kvcachefs {
 
@@ -39,22 +40,6 @@ struct ExtentUsage {
   uint64_t live_bytes = 0;    // of the places of live objects, rounded up to 4 KiB
   uint64_t bodies = 0;
   ObjectId object;            // the one body of a solo or raw extent
-};
-
-// Garbage of earlier lives that no record names: the epochs whose extents were searched for it, and the extents without a record that are
-// still there. Stored in a commit's transaction and valid only with that commit's position: lost with the index, and void once a program
-// that does not know it has committed.
-struct Leftovers {
-  uint32_t swept_epoch = 0;  // in epochs up to this one only `extents` have no record
-  bool in_packs = false;     // packs may hold blocks that no record names
-  struct Extent {
-    ExtentId id;
-    PlaceKind kind = PlaceKind::kNone;
-    bool operator==(const Extent&) const = default;
-  };
-  std::vector<Extent> extents;
-  bool unlisted = false;  // later epochs have such extents, too: even a start after a clean close searches them
-  bool operator==(const Leftovers&) const = default;
 };
 
 // Progress of the scrub (the pass that verifies all bodies). Kept with each commit; lost with the index.
@@ -147,6 +132,7 @@ class Index {
   virtual Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) = 0;
   // Fixes what the next commit() writes: all batches applied so far. Later batches wait for the commit after it. Cheap.
   virtual void freeze() = 0;
+  virtual JournalPosition next_position() const { return position(); }  // what commit() would reach now
   // Writes the overlay to LMDB, synced: all batches applied before the last freeze() (before this call if there was no freeze() since the last commit).
   // On error (disk full) nothing is lost: the overlay keeps the rows, and a later commit tries again.
   virtual Status commit() = 0;
@@ -154,7 +140,7 @@ class Index {
   // About how much the next commit adds to the file, rather too much. Looks at each row of the overlay.
   virtual uint64_t growth_bytes() const = 0;
   // The leftovers committed with position(); nullopt if there are none for that position. set_leftovers() before a commit() sets what
-  // it writes. Both on the thread that commits.
+  // it writes: as_of() the position committed. Both on the thread that commits.
   virtual std::optional<Leftovers> leftovers() const = 0;
   virtual void set_leftovers(Leftovers leftovers) = 0;
   // From any thread. The mark is written by the next commit that has rows to write, or by the close.

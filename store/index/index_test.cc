@@ -118,6 +118,33 @@ TEST_F(IndexTest, LeftoversAreThoseOfTheCommitTheyCameWith) {
   EXPECT_EQ(index_->leftovers(), told);
 }
 
+// A record after that position may name the place, and another may have given up more.
+TEST_F(IndexTest, PlacesThatAreHeldAreThoseUpToThePositionOfTheCommit) {
+  const auto at = [&](uint64_t offset) { return JournalPosition{3, 0, offset}; };
+  const auto held = [&](uint64_t number, uint64_t offset) {
+    return FreedPlace{id(number), Place{PlaceKind::kPacked, {2, 1}, number * 4096, 5000}, at(offset)};
+  };
+  apply({PutRecord{make_file(id(5), packed(1, 0))}});
+  const JournalPosition then = index_->next_position();
+  EXPECT_EQ(then, position_);
+  index_->freeze();
+  apply({PutRecord{make_file(id(6), packed(2, 0))}});
+  EXPECT_EQ(index_->next_position(), then) << "that was frozen";
+  index_->set_leftovers({.swept_epoch = 2, .in_packs = true, .extents = {}, .unlisted = false,
+                         .held = {held(7, then.offset), held(8, position_.offset)}, .held_until = then});
+  ASSERT_TRUE(index_->commit());
+  reopen();
+  ASSERT_TRUE(index_->leftovers());
+  EXPECT_EQ(index_->leftovers()->held, std::vector{held(7, then.offset)});
+  EXPECT_EQ(index_->leftovers()->held_until, then);
+  apply({PutRecord{make_file(id(9), packed(3, 0))}});
+  ASSERT_TRUE(index_->commit());  // goes along without being told again
+  reopen();
+  ASSERT_TRUE(index_->leftovers());
+  EXPECT_EQ(index_->leftovers()->held.size(), 1u);
+  EXPECT_EQ(index_->leftovers()->held_until, JournalPosition{}) << "what was given up since is not in it";
+}
+
 // By a program that knows nothing of them: since then anything may have been left.
 TEST_F(IndexTest, LeftoversOfAnotherPositionAreVoid) {
   index_->set_leftovers({7, false, {}});

@@ -314,6 +314,11 @@ void LmdbIndex::freeze_locked() {
   waiting_->state = state_;
 }
 
+JournalPosition LmdbIndex::next_position() const {
+  std::shared_lock lock(overlay_mutex_);
+  return frozen_since_commit_ && waiting_ != nullptr ? waiting_->state.position : state_.position;
+}
+
 Status LmdbIndex::commit() {
   // Checked before the lock is taken: the loader holds the writer, which comes after this lock in the lock order.
   if (loading_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
@@ -397,7 +402,7 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
   for (const auto& [node, position] : rows.seen) KVC_TRY(write(Table::kMeta, seen_key(node), &position));
   for (const auto& [key, statement] : rows.statements) KVC_TRY(write(Table::kMeta, statement_key(key), statement.get()));
   if (leftovers_) {
-    const CommittedLeftovers leftovers{state.position, *leftovers_};
+    const CommittedLeftovers leftovers{state.position, leftovers_->as_of(state.position)};
     KVC_TRY(write(Table::kMeta, kLeftoversKey, &leftovers));
   }
   if (const ScrubMark mark = scrub_mark(); mark != scrub_found_) KVC_TRY(write(Table::kMeta, kScrubKey, &mark));

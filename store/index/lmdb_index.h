@@ -58,6 +58,7 @@ class LmdbIndex final : public Index, private RowSource {
   uint64_t unused_bytes() const override { return env_->pages().unused_bytes; }
   bool give_back_unused() override;
   void freeze() override;
+  JournalPosition next_position() const override;
   Status commit() override;
   uint64_t overlay_rows() const override;
   uint64_t growth_bytes() const override;

@@ -16,7 +16,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMostNameBytes = 255;
-constexpr uint8_t kLeftInPacks = 1, kLeftUnlisted = 2;
+constexpr uint8_t kLeftInPacks = 1, kLeftUnlisted = 2, kLeftHeld = 4, kLeftAllHeld = 8;  // kLeftHeld: a list follows
 uint64_t cookie_mask = ~uint64_t{0};
 
 template <class T>
@@ -258,13 +258,25 @@ void encode_row(const CommittedLeftovers& row, Bytes& out) {
   writer.u32(row.position.epoch);
   writer.u64(row.position.seq);
   writer.u64(row.position.offset);
-  writer.u8(static_cast<uint8_t>((row.leftovers.in_packs ? kLeftInPacks : 0) | (row.leftovers.unlisted ? kLeftUnlisted : 0)));
+  const bool all_held = row.leftovers.held_until != JournalPosition{};
+  writer.u8(static_cast<uint8_t>((row.leftovers.in_packs ? kLeftInPacks : 0) | (row.leftovers.unlisted ? kLeftUnlisted : 0) |
+                                 (row.leftovers.held.empty() ? 0 : kLeftHeld) | (all_held ? kLeftAllHeld : 0)));
   writer.varint(row.leftovers.swept_epoch);
   writer.varint(row.leftovers.extents.size());
   for (const Leftovers::Extent& extent : row.leftovers.extents) {
     writer.varint(extent.id.epoch);
     writer.varint(extent.id.seq);
     writer.u8(static_cast<uint8_t>(extent.kind));
+  }
+  if (row.leftovers.held.empty()) return;
+  writer.varint(row.leftovers.held.size());
+  for (const FreedPlace& freed : row.leftovers.held) {
+    writer.varint(freed.object.value);
+    writer.u8(static_cast<uint8_t>(freed.place.kind));
+    writer.varint(freed.place.extent.epoch);
+    writer.varint(freed.place.extent.seq);
+    writer.varint(freed.place.offset);
+    writer.varint(freed.place.length);
   }
 }
 
@@ -379,6 +391,20 @@ Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value) {
     extent.id.seq = in.varint();
     extent.kind = static_cast<PlaceKind>(in.u8());
     row.leftovers.extents.push_back(extent);
+  }
+  if ((flags & kLeftAllHeld) != 0) row.leftovers.held_until = row.position;
+  for (uint64_t left = (flags & kLeftHeld) != 0 ? in.varint() : 0; left > 0 && in.ok(); --left) {
+    FreedPlace freed;
+    freed.object.value = in.varint();
+    freed.place.kind = static_cast<PlaceKind>(in.u8());
+    freed.place.extent.epoch = static_cast<uint32_t>(in.varint());
+    freed.place.extent.seq = in.varint();
+    freed.place.offset = in.varint();
+    freed.place.length = in.varint();
+    freed.given_up_at = row.position;  // or before
+    const PlaceKind kind = freed.place.kind;
+    if (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo && kind != PlaceKind::kRaw) return bad_row("the row of leftovers");
+    row.leftovers.held.push_back(freed);
   }
   if (!in.ok() || !in.at_end()) return bad_row("the row of leftovers");
   return row;

@@ -56,6 +56,7 @@ class Recovery {
   using Wholeness = BodyReader::Wholeness;
 
   Status open_fresh();
+  void take_leftovers();
   Status note_lost();
   Status open_past_journals();
   Result<std::string> why_not_to_believe();
@@ -143,14 +144,24 @@ Status Recovery::open_index() {
     if (!lost) log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", parts_.index_directory);
     KVC_TRY(lost ? open_past_journals() : open_fresh());
   }
-  parts_.orphans.take_leftovers(*found_.index);
+  take_leftovers();
   Status filled = fill();
   if (filled || opened_ != Index::Found::kOpened || !found_.index->damaged()) return filled;
   log::warn("{}: rebuilding the index", filled.error().message);  // damaged rows that the open did not look at
   KVC_TRY(open_fresh());
   parts_.dead.clear();
-  parts_.orphans.take_leftovers(*found_.index);
+  take_leftovers();
   return fill();
+}
+
+// A place that a record names is none that was given up, whatever the index says.
+void Recovery::take_leftovers() {
+  std::vector<FreedPlace> held = parts_.orphans.take_leftovers(*found_.index);
+  std::erase_if(held, [this](const FreedPlace& freed) {
+    const auto record = found_.index->find_object_summary(freed.object);
+    return !record || (*record && (*record)->body.place.extent == freed.place.extent && (*record)->body.place.offset == freed.place.offset);
+  });
+  parts_.dead.found(held);
 }
 
 Status Recovery::note_lost() {
@@ -273,7 +284,7 @@ Status Recovery::replay(ReplayFilter& filter) {
   if (result->batches == 0) return {};
   log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
             format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
-  parts_.orphans.note_leftovers(*found_.index, {});
+  parts_.orphans.note_leftovers(*found_.index, {}, [](const FreedPlace&) { return true; });
   Status committed = found_.index->commit();
   if (!committed && committed.error().code != Code::kNoSpace) return committed;
   if (!committed) log::warn("{}; it is written when there is room, from the journals", committed.error().message);
@@ -307,6 +318,7 @@ bool Recovery::is_absent(const ObjectRecord& object) {
 Status Recovery::apply_believed(const Batch& batch, JournalPosition after) {
   parts_.stamps.observe(batch.stamp);
   KVC_ASSIGN(auto freed, found_.index->apply(batch, after));
+  for (FreedPlace& place : freed) place.given_up_at = after;
   parts_.dead.found(freed);
   return {};
 }

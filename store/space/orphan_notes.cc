@@ -5,30 +5,40 @@
 
 namespace kvcachefs {
 
-void OrphanNotes::take_leftovers(const Index& index) {
+std::vector<FreedPlace> OrphanNotes::take_leftovers(const Index& index) {
+  places_known_ = false;
   auto left = index.leftovers();
-  if (!left) return;
+  if (!left) return {};
   swept_epoch_ = left->swept_epoch;
   extents_ = std::move(left->extents);
   extents_due_ = !extents_.empty();
   packs_unswept_ = left->in_packs;
   unlisted_ = left->unlisted;
+  places_known_ = left->held_until != JournalPosition{};
+  return std::move(left->held);
 }
 
-void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, bool ends) {
+void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read, bool ends) {
   constexpr size_t kMostExtents = 32 * 1024;  // if there are more, their epochs are listed instead
   changed_ = false;
   Leftovers left;
   left.swept_epoch = swept_epoch_;
   left.in_packs = packs_unswept_;
   left.unlisted = unlisted_;
+  if (places_known_ && may_be_read) left.held_until = index.next_position();
   std::unordered_map<ExtentId, PlaceKind> given_up;
-  auto add = [&](const Place& place) {
+  auto add = [&](const FreedPlace& freed) {
+    const Place& place = freed.place;
+    const bool has_blocks = place.kind != PlaceKind::kNone && place.kind != PlaceKind::kInline;
+    if (has_blocks && freed.object.valid() && may_be_read && may_be_read(freed)) {
+      if (left.held.size() < kMostHeld) left.held.push_back(freed);
+      else left.held_until = {};
+    }
     left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
     if (place.extent.valid() && (ends || place.extent.epoch <= swept_epoch_)) given_up.emplace(place.extent, place.kind);
   };
-  for (const FreedPlace& freed : taken) add(freed.place);
-  dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });
+  for (const FreedPlace& freed : taken) add(freed);
+  dead_.for_each(add);
   left.in_packs |= dead_.has_unpunched();
   for (const Leftovers::Extent& extent : extents_) given_up.emplace(extent.id, extent.kind);
   uint32_t oldest = UINT32_MAX;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,8 +22,9 @@ class OrphanNotes {
  public:
   OrphanNotes(const DeadSpace& dead, Space& space) : dead_(dead), space_(space) {}
 
-  // At a start, from the index as opened. An index that remembers nothing keeps what an earlier call took from another one.
-  void take_leftovers(const Index& index);
+  // At a start, from the index as opened. An index that remembers nothing keeps what an earlier call took from another one, except places. Returns
+  // the places that peers may still read: they are for DeadSpace.
+  std::vector<FreedPlace> take_leftovers(const Index& index);
   // The life before ended in a way that may have left dead ranges in packs, whatever the index says.
   void doubt_packs() { packs_unswept_ = true; }
   // The same for extents in epochs after swept_epoch(); holds until those are listed.
@@ -31,8 +33,11 @@ class OrphanNotes {
 
   // Call before each commit of the index: after that commit replay does not tell what the commit holds. `taken`: places that the
   // reclaimer has in hand; those that wait for it come from DeadSpace. Extents of epochs that are to be listed anyway are not named.
-  // `ends`: before the commit of a clean end, after which nothing is listed; then all extents given up are named.
-  void note_leftovers(Index& index, std::span<const FreedPlace> taken, bool ends = false);
+  // `ends`: before the commit of a clean end, after which nothing is listed; then all extents given up are named. `may_be_read`: whether peers may
+  // still read a place; empty: not known of any. Call when no batch up to the index's next_position() is on its way to DeadSpace.
+  static constexpr size_t kMostHeld = 16 * 1024;  // of more such places some are not named
+  using MayBeRead = std::function<bool(const FreedPlace&)>;
+  void note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read = {}, bool ends = false);
   // A sweep found out something since the last commit: commit the index soon, for nothing else may cause a commit for long.
   bool changed() const { return changed_; }
 
@@ -45,6 +50,10 @@ class OrphanNotes {
   // All of extents() was removed except `left`; all epochs up to `swept_epoch`, if given, were listed. `left_bytes`: the bytes still
   // there of those given to measured().
   void extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch, uint64_t left_bytes);
+
+  // Whether peers read only those places of the earlier lives that DeadSpace was given, or none.
+  bool places_known() const { return places_known_; }
+  void now_places_are_known() { places_known_ = true; }  // nobody reads any other place now
 
   // Packs may hold blocks that no record names.
   bool packs_unswept() const { return packs_unswept_; }
@@ -69,6 +78,7 @@ class OrphanNotes {
   bool extents_due_ = false;
   bool packs_unswept_ = false, unlisted_ = false;
   bool changed_ = false;
+  bool places_known_ = false;
 };
 
 }  // namespace kvcachefs

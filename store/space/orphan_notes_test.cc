@@ -59,9 +59,49 @@ TEST_F(OrphanNotesTest, ACleanEndNamesWhatItLeavesOfItsOwnEpoch) {
   start();
   dead_.put_back({freed(own, PlaceKind::kSolo)});
   EXPECT_TRUE(told().extents.empty());
-  notes_.note_leftovers(index_, {}, /*ends=*/true);
+  notes_.note_leftovers(index_, {}, {}, /*ends=*/true);
   EXPECT_EQ(index_.leftovers_told->extents, (std::vector<Leftovers::Extent>{{own, PlaceKind::kSolo}}));
   EXPECT_FALSE(index_.leftovers_told->unlisted);
+}
+
+TEST_F(OrphanNotesTest, WhatPeersMayReadIsRememberedByObject) {
+  const auto placed = [](uint64_t object) { return FreedPlace{ObjectId{object}, {PlaceKind::kPacked, kOldPack, object * kMiB, kMiB}, {4, 1, object}}; };
+  const auto but_7 = [](const FreedPlace& freed) { return freed.object != ObjectId{7}; };
+  index_.position_told = {4, 1, 100};
+  index_.put_extent(kOldPack, {PlaceKind::kPacked, kMiB, 1, {}});
+  const std::vector<FreedPlace> taken{placed(6), placed(7)};
+  dead_.put_back({placed(8), {ObjectId{}, {PlaceKind::kPacked, kOldPack, 0, kMiB}}, {ObjectId{9}, {PlaceKind::kInline, {}, 0, 10}, {4, 1, 9}}});
+  start();
+  EXPECT_FALSE(notes_.places_known());
+  notes_.note_leftovers(index_, taken, but_7);
+  EXPECT_EQ(index_.leftovers_told->held, (std::vector{placed(6), placed(8)}));
+  EXPECT_EQ(index_.leftovers_told->held_until, JournalPosition{}) << "of the life before more may be read";
+  notes_.now_places_are_known();
+  notes_.note_leftovers(index_, taken, {});
+  EXPECT_EQ(index_.leftovers_told->held_until, JournalPosition{}) << "nobody knows what is read";
+  EXPECT_TRUE(index_.leftovers_told->held.empty());
+  notes_.note_leftovers(index_, taken, but_7);
+  EXPECT_EQ(index_.leftovers_told->held_until, index_.position_told);
+  OrphanNotes next{dead_, space_};
+  EXPECT_EQ(next.take_leftovers(index_), (std::vector{placed(6), placed(8)}));
+  EXPECT_TRUE(next.places_known());
+  index_.leftovers_told.reset();
+  EXPECT_TRUE(next.take_leftovers(index_).empty());
+  EXPECT_FALSE(next.places_known()) << "an index made anew";
+}
+
+TEST_F(OrphanNotesTest, OfMoreThanItRemembersByObjectSomeAreHeldAsAWhole) {
+  const auto all = [](const FreedPlace&) { return true; };
+  index_.position_told = {4, 1, 100};
+  std::vector<FreedPlace> taken;
+  for (uint64_t i = 1; i <= OrphanNotes::kMostHeld + 1; ++i) taken.push_back({ObjectId{i}, {PlaceKind::kPacked, kOldPack, i * kBlockBytes, 1}, {4, 1, 9}});
+  notes_.now_places_are_known();
+  notes_.note_leftovers(index_, taken, all);
+  EXPECT_EQ(index_.leftovers_told->held.size(), OrphanNotes::kMostHeld);
+  EXPECT_EQ(index_.leftovers_told->held_until, JournalPosition{});
+  taken.pop_back();
+  notes_.note_leftovers(index_, taken, all);
+  EXPECT_EQ(index_.leftovers_told->held_until, index_.position_told);
 }
 
 TEST_F(OrphanNotesTest, EpochsThatWereNotListedAreListedByTheNextLife) {

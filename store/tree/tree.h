@@ -132,7 +132,7 @@ class Tree {
   std::set<ObjectId> unjournaled_;  // the adopted ones, kMostUnjournaled at most, that the journal does not know
   GivenUpObjects given_up_by_peers_;
   ObjectId adopted_looked_at_;  // the last directory of the current pass over adopted_
-  bool adopted_dropped_ = false;  // whether this pass has dropped any
+  bool adopted_again_ = false;  // another pass follows: this one has dropped some, or names went after it had begun
   const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // this node's, about objects of peers
   NameView view_;  // of all nodes of the volume
   Namespace names_;

@@ -128,8 +128,8 @@ class Tree::Write final : public Tree::View {
   void journal_adopted(ObjectId id);
   // The place of a directory that was made or moved, which the index does not tell yet; until directory_journaled() or drop_directory().
   void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
-  // Drops adopted directories that no peer has any more, looking at `most` of them. True: a pass over all of them has found none.
-  bool drop_left_directories(size_t most);
+  // Drops adopted directories that no peer has any more, looking at `most` of them. True: a pass over all has found none since `names_went`.
+  bool drop_left_directories(size_t most, bool names_went = false);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
   void follow(uint32_t ordinal, const PeerBatch& batch);  // after the batch was applied
   void follow_all(uint32_t ordinal);                      // after all of that peer's part was loaded anew

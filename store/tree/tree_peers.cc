@@ -196,8 +196,9 @@ Result<bool> Tree::Write::leave_adopted_in(ObjectId directory) {
   return true;
 }
 
-bool Tree::Write::drop_left_directories(size_t most) {
+bool Tree::Write::drop_left_directories(size_t most, bool names_went) {
   const auto& adopted = tree().adopted_;
+  tree().adopted_again_ |= names_went && tree().adopted_looked_at_.valid();
   std::vector<ObjectId> looked_at;
   for (auto each = adopted.upper_bound(tree().adopted_looked_at_); each != adopted.end() && looked_at.size() < most; ++each) looked_at.push_back(*each);
   const bool is_last = looked_at.size() < most;
@@ -217,9 +218,9 @@ bool Tree::Write::drop_left_directories(size_t most) {
       continue;
     }
     tree().parts_.dirty.wake();
-    tree().adopted_dropped_ = true;  // the one above it may be empty now
+    tree().adopted_again_ = true;  // the one above it may be empty now
   }
-  return is_last && !std::exchange(tree().adopted_dropped_, false);
+  return is_last && !std::exchange(tree().adopted_again_, false);
 }
 
 // The batch that journals the name will state that these are gone; names that peers give there meanwhile stay.

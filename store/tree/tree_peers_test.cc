@@ -973,6 +973,24 @@ TEST_F(TreePeersTest, DirectoriesGoWithThoseAboveThemInPiecesOfAnySize) {
   }
 }
 
+// A pass over many takes several rounds, in which names go on going.
+TEST_F(TreePeersTest, ADirectoryThatTheirsLeftBehindThePassUnderWayGoesInTheNextOne) {
+  constexpr uint64_t kDirectories = 5;
+  std::vector<Record> made;
+  for (uint64_t i = 0; i < kDirectories; ++i) {
+    made.emplace_back(put(id(100 + i), S_IFDIR | 0755));
+    made.emplace_back(NameRecord{kRootId, "d" + std::to_string(i), id(100 + i)});
+  }
+  say(kA, std::move(made));
+  std::vector<ObjectId> adopted;
+  for (uint64_t i = 0; i < kDirectories; ++i) adopted.push_back(look_up_directory(kRootId, "d" + std::to_string(i), 200 + i));
+  EXPECT_FALSE(tree_.write().drop_left_directories(2, /*names_went=*/true));
+  say(kA, {UnnameRecord{kRootId, "d0", id(100), false}});  // it was looked at
+  bool names_went = true;
+  for (int calls = 0; !tree_.write().drop_left_directories(2, std::exchange(names_went, false)); ++calls) ASSERT_LT(calls, 10);
+  for (uint64_t i = 0; i < kDirectories; ++i) EXPECT_EQ(tree_.find(adopted[i]) != nullptr, i > 0) << i;
+}
+
 TEST_F(TreePeersTest, ADirectoryInWhichClientsLookedAtOneAndMadeAFileStays) {
   for (const Who who : {kThis, kA}) give_directory(who);
   say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});

@@ -56,7 +56,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   Status status = sync_point();
   const bool synced = status.has_value();
   if (status) {
-    parts_.orphans.note_leftovers(parts_.index, dead);
+    note_leftovers(dead);
     status = parts_.index.commit();
     if (status) parts_.records.index_committed();
   }
@@ -246,12 +246,20 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
   return held - std::min(held, read) + (earlier_lives() == PeerHolds::Earlier::kUnread ? parts_.orphans.bytes() : 0);
 }
 
+void Checkpointer::note_leftovers(std::span<const FreedPlace> taken, bool ends) {
+  OrphanNotes::MayBeRead may_be_read;
+  if (holds_) holds_->begin({});  // looks at what is known; reclaim() begins anew
+  if (holds_) may_be_read = [this](const FreedPlace& freed) { return holds_->may_hold(freed); };
+  parts_.orphans.note_leftovers(parts_.index, taken, may_be_read, ends);
+}
+
 PeerHolds::Earlier Checkpointer::earlier_lives() {
   PeerHolds::Earlier earlier = PeerHolds::Earlier::kFree;
   if (holds_ && parts_.sweep.is_left()) {
     // That the object has a record proves nothing, unless it never had another body: peers may have its previous one open, which an earlier run
     // replaced, or moved where the volume cannot punch holes.
     earlier = holds_->earlier_epochs(parts_.identity.epoch, [this](ObjectId id) {
+      if (parts_.orphans.places_known()) return true;
       bool died_here = false;
       parts_.dead.for_each([&](const FreedPlace& freed) { died_here |= freed.object == id; });
       if (died_here || !parts_.volume->features().punch_hole) return died_here;
@@ -259,6 +267,7 @@ PeerHolds::Earlier Checkpointer::earlier_lives() {
       return record && *record && (*record)->body.version == 1;
     });
   }
+  if (holds_ && earlier == PeerHolds::Earlier::kFree) parts_.orphans.now_places_are_known();
   held_of_earlier_lives_bytes_ = earlier == PeerHolds::Earlier::kFree ? 0 : parts_.orphans.bytes();
   return earlier;
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -125,6 +126,8 @@ class Checkpointer {
   // the volume.
   bool holds_earlier_lives() { return earlier_lives() != PeerHolds::Earlier::kFree; }
   PeerHolds* holds() { return holds_ ? &*holds_ : nullptr; }
+  // Call before a commit of the index, behind a sync point. As OrphanNotes::note_leftovers().
+  void note_leftovers(std::span<const FreedPlace> taken, bool ends = false);
   // Removes the journals before a checkpoint that peers have read by now; all of them if a call waits for room.
   void remove_kept_journals(bool room_is_wanted);
   // The unmount has begun: from now on places of open and lingering objects are given back as well.

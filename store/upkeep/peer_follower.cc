@@ -138,7 +138,7 @@ void PeerFollower::settle(bool at_once) {
   for (const ObjectId id : std::exchange(suspected_, {})) parts_.suspected(id);
   answer_again();
   drop_left_directories();
-  while (at_once && names_went_ && !stopping_) drop_left_directories();
+  while (at_once && directories_left_ && !stopping_) drop_left_directories();
   if (at_once && parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);  // bindings journaled since the peers' were read
   close_what_went();
   parts_.lost_names.drop_due(parts_.tree);
@@ -265,9 +265,11 @@ void PeerFollower::close_what_went() {
 // In small pieces, because clients wait for the lock, and a look at a directory takes longer the more nodes there are.
 void PeerFollower::drop_left_directories() {
   constexpr size_t kMost = 4096, kAtOnce = 64;
-  names_went_ |= parts_.tree.adopted_lost_names();
-  for (size_t looked_at = 0; names_went_ && looked_at < kMost && !stopping_; looked_at += kAtOnce)
-    names_went_ = !parts_.tree.write().drop_left_directories(kAtOnce);
+  bool names_went = std::exchange(names_went_, false);
+  names_went |= parts_.tree.adopted_lost_names();
+  directories_left_ |= names_went;
+  for (size_t looked_at = 0; directories_left_ && looked_at < kMost && !stopping_; looked_at += kAtOnce)
+    directories_left_ = !parts_.tree.write().drop_left_directories(kAtOnce, std::exchange(names_went, false));
 }
 
 // A node that has loaded a checkpoint without a statement must have read its answer: answers are kept for a minute after that.
@@ -307,7 +309,11 @@ void PeerFollower::tell_touches() {
       request.touches.push_back({*node, {}, std::move(touches)});
     }
   }
-  for (const auto& [ordinal, ids] : parts_.touches.take_damaged()) {
+  if (touches_->failed) parts_.touches.put_back_damaged(damaged_told_);
+  damaged_told_ = parts_.touches.take_damaged();
+  if (const uint64_t dropped = parts_.touches.take_dropped(); dropped > 0)
+    log::warn("{} more objects of other nodes were found damaged here than their nodes can be told of", dropped);
+  for (const auto& [ordinal, ids] : damaged_told_) {
     const std::optional<std::string> node = peers_->node_of(ordinal);
     if (!node) continue;
     DamagedRecord damaged;

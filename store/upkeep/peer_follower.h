@@ -136,11 +136,13 @@ class PeerFollower {
 
   // Of the thread of the rounds:
   bool names_went_ = false;         // names of peers, since directories were last looked at
+  bool directories_left_ = false;   // a pass over them is not over yet
   Tree::Write* tree_ = nullptr;     // set while Peers has it locked, for its callbacks
   std::vector<Record> to_journal_;  // answers that something was seen
   std::vector<ObjectId> used_elsewhere_, suspected_;  // objects of this node
   std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: the epochs that are followed
   std::vector<uint32_t> begun_anew_;      // ... and the nodes that have begun another one
+  std::map<uint32_t, std::vector<ObjectId>> damaged_told_;  // by the last commit of touches_, which the journal may refuse
   std::map<std::string, JournalPosition> answered_;  // by peer: up to where it had answered this node's statements a minute ago
   int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, closed_ns_ = 0, measured_ns_ = 0, room_wanted_ns_ = 0;
   std::atomic<int64_t> due_ns_{0};  // for stores that are pumped by hand

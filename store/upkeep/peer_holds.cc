@@ -44,6 +44,11 @@ bool PeerHolds::holds(const FreedPlace& freed) {
   return true;
 }
 
+bool PeerHolds::may_hold(const FreedPlace& freed) const {
+  if (freed.given_up_at == JournalPosition{}) return false;
+  return !known_ || std::ranges::binary_search(known_->pinned, freed.object) || !have_followed_to(freed.given_up_at);
+}
+
 void PeerHolds::end(bool any_held) {
   any_held_ = any_held;
   if (newest_held_) mark(*newest_held_);

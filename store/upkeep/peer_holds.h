@@ -34,12 +34,14 @@ class PeerHolds {
   // Call before asking for these places. Blocks on the volume if the known state does not cover all of them.
   void begin(std::span<const FreedPlace> dead);
   bool holds(const FreedPlace& freed);
+  // Whether others may still read it, as far as is known: true for each place that holds() is true for. Does not block.
+  bool may_hold(const FreedPlace& freed) const;
   // Call after them: whether any was held.
   void end(bool any_held);
   // Tells why leftovers of epochs before `own`, which no record names any more, are held; which objects they belonged to is unknown.
   // kUnread: not all other nodes have read up to this epoch. kOpen: they have, but clients there still have an object open that they had
-  // open at that moment and that may have lost a body in an earlier life. `is_known`: it has not; its only body lives, or died in this run. Blocks on the
-  // volume the first time.
+  // open at that moment and that may have lost a body in an earlier life. `is_known`: it has not, or the place is known and is no leftover. Blocks
+  // on the volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
   Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
   // Call after a call has waited long for room. Gives up the nodes that places have been held for during `patience_ns`: until they follow again, only

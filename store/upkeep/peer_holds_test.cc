@@ -86,6 +86,20 @@ TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
   EXPECT_EQ(holds_.read_bytes(), 0u);
 }
 
+TEST_F(PeerHoldsTest, WhatMayBeHeldIsKnownWithoutALook) {
+  EXPECT_TRUE(holds_.may_hold(place(1, 100))) << "nothing is known";
+  FreedPlace never_named = place(1, 100);
+  never_named.given_up_at = {};
+  EXPECT_FALSE(holds_.may_hold(never_named));
+  tell(100, {ObjectId{3}});
+  EXPECT_FALSE(holds(place(1, 100)));
+  const int reads = reads_;
+  EXPECT_FALSE(holds_.may_hold(place(1, 100)));
+  EXPECT_TRUE(holds_.may_hold(place(1, 101)));
+  EXPECT_TRUE(holds_.may_hold(place(3, 90)));
+  EXPECT_EQ(reads_, reads);
+}
+
 TEST_F(PeerHoldsTest, WhatEarlierEpochsLeftIsHeldUntilAllHaveReadUpToThisOne) {
   using enum PeerHolds::Earlier;
   const auto nothing = [](ObjectId) { return false; };

@@ -22,25 +22,42 @@ void PeerTouches::tell_again(uint32_t ordinal) {
       if (id.node_ordinal() == ordinal && !told.contains(id) && (&kept == &kept_[0] || !kept_[0].contains(id))) used.push_back(id);
   if (used.empty()) used_.erase(ordinal);
   for (const ObjectId id : told_damaged_)
-    if (id.node_ordinal() == ordinal && damaged_.size() < kMostDamaged) damaged_.insert(id);
+    if (id.node_ordinal() == ordinal) add_damaged(id);
+}
+
+void PeerTouches::add_damaged(ObjectId id) {
+  if (damaged_.size() < kMostDamagedKept) damaged_.insert(id);
+  else if (!damaged_.contains(id)) ++dropped_;
 }
 
 void PeerTouches::damaged(ObjectId id) {
   if (!id.valid() || !id.is_foreign()) return;
   std::lock_guard lock(mutex_);
-  if (damaged_.size() < kMostDamaged) damaged_.insert(id);
+  add_damaged(id);
 }
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take_damaged() {
   std::lock_guard lock(mutex_);
   std::map<uint32_t, std::vector<ObjectId>> taken;
-  if (told_damaged_.size() + damaged_.size() > kMostDamaged) told_damaged_.clear();
-  for (const ObjectId id : damaged_) {
+  for (size_t count = 0; count < kMostDamaged && !damaged_.empty(); ++count) {
+    const ObjectId id = *damaged_.begin();
+    damaged_.erase(damaged_.begin());
     taken[id.node_ordinal()].push_back(id);
+    if (told_damaged_.size() >= kMostDamagedKept) told_damaged_.clear();
     told_damaged_.insert(id);
   }
-  damaged_.clear();
   return taken;
+}
+
+void PeerTouches::put_back_damaged(const std::map<uint32_t, std::vector<ObjectId>>& taken) {
+  std::lock_guard lock(mutex_);
+  for (const auto& [ordinal, ids] : taken)
+    for (const ObjectId id : ids) add_damaged(id);
+}
+
+uint64_t PeerTouches::take_dropped() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(dropped_, 0);
 }
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take() {

@@ -25,7 +25,8 @@ class PeerTouches final : public AccessListener {
   static constexpr size_t kMost = 1 << 16;             // objects told within kAgainNs
   static constexpr int64_t kKeptNs = 3'600'000'000'000;
   static constexpr size_t kMostKept = 1 << 16;         // for each of two hours; more of them end the hour early
-  static constexpr size_t kMostDamaged = 1 << 12;
+  static constexpr size_t kMostDamaged = 1 << 12;      // told at once; the others are told later
+  static constexpr size_t kMostDamagedKept = 1 << 16;  // to be told, and for tell_again(); what does not fit is counted, and not told
 
   explicit PeerTouches(const Clock& clock) : clock_(clock) {}
 
@@ -43,13 +44,16 @@ class PeerTouches final : public AccessListener {
   std::map<uint32_t, std::vector<ObjectId>> take();
   // An object of another node does not match its checksums.
   void damaged(ObjectId id);
-  std::map<uint32_t, std::vector<ObjectId>> take_damaged();  // like take()
+  std::map<uint32_t, std::vector<ObjectId>> take_damaged();  // like take(), and kMostDamaged at most
+  void put_back_damaged(const std::map<uint32_t, std::vector<ObjectId>>& taken);  // their nodes could not be told: take_damaged() returns them again
+  uint64_t take_dropped();  // how many did not fit since the last call
   // That node has restarted and forgotten what it was told (it keeps no uses over its end, and reads no journals that were removed while it
   // was down): uses of its objects within the last hour or two are told once more, and damage.
   void tell_again(uint32_t ordinal);
 
  private:
   void note(ObjectId id);
+  void add_damaged(ObjectId id);  // mutex_ held
 
   const Clock& clock_;
   LeafMutex mutex_;  // guards the rest
@@ -60,6 +64,7 @@ class PeerTouches final : public AccessListener {
   int64_t kept_ns_ = 0;                                // start of the first set
   std::unordered_set<ObjectId> damaged_;               // to be told
   std::unordered_set<ObjectId> told_damaged_;          // for tell_again()
+  uint64_t dropped_ = 0;
 };
 
 }  // namespace kvcachefs

@@ -1,5 +1,7 @@
 #include "store/upkeep/peer_touches.h"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
@@ -81,6 +83,35 @@ TEST_F(PeerTouchesTest, DamageIsToldOnceAndAgainToANodeThatBeginsAnew) {
   EXPECT_EQ(touches_.take(), Told{}) << "it is no use";
   for (uint64_t number = 1; number <= 2 * PeerTouches::kMostDamaged; ++number) touches_.damaged(of_peer(1, number));
   EXPECT_EQ(touches_.take_damaged().at(1).size(), PeerTouches::kMostDamaged);
+  EXPECT_EQ(touches_.take_damaged().at(1).size(), PeerTouches::kMostDamaged) << "the others are told later";
+  EXPECT_EQ(touches_.take_damaged(), Told{});
+}
+
+TEST_F(PeerTouchesTest, DamageThatTheJournalDidNotTakeIsToldOnceMore) {
+  touches_.damaged(of_peer(1, 7));
+  touches_.damaged(of_peer(2, 8));
+  const Told refused = touches_.take_damaged();
+  touches_.damaged(of_peer(1, 9));
+  touches_.put_back_damaged(refused);
+  Told told = touches_.take_damaged();
+  std::ranges::sort(told[1]);
+  EXPECT_EQ(told, (Told{{1, {of_peer(1, 7), of_peer(1, 9)}}, {2, {of_peer(2, 8)}}}));
+  EXPECT_EQ(touches_.take_damaged(), Told{});
+}
+
+TEST_F(PeerTouchesTest, DamageThatIsToldLaterIsBoundedAndTheRestIsCounted) {
+  constexpr uint64_t kMore = 100;
+  for (uint64_t number = 1; number <= PeerTouches::kMostDamagedKept + kMore; ++number) touches_.damaged(of_peer(1, number));
+  EXPECT_EQ(touches_.take_dropped(), kMore);
+  EXPECT_EQ(touches_.take_dropped(), 0u);
+  const Told refused = touches_.take_damaged();
+  for (uint64_t number = 1; number <= PeerTouches::kMostDamaged; ++number) touches_.damaged(of_peer(2, number));
+  touches_.put_back_damaged(refused);
+  EXPECT_EQ(touches_.take_dropped(), PeerTouches::kMostDamaged);
+  size_t told = 0;
+  for (Told next = touches_.take_damaged(); !next.empty(); next = touches_.take_damaged())
+    for (const auto& [ordinal, ids] : next) told += ids.size();
+  EXPECT_EQ(told, PeerTouches::kMostDamagedKept);
 }
 
 TEST_F(PeerTouchesTest, WhatIsKeptForThatIsBounded) {

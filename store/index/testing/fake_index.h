@@ -19,6 +19,7 @@ class FakeIndex : public Index {
   std::map<ExtentId, ExtentUsage> committed_extents;  // found by scan_extents()
   IndexTotals totals_told;
   std::optional<Leftovers> leftovers_told;
+  JournalPosition position_told;
   ScrubMark scrub_told;
 
   std::map<ObjectId, ObjectRecord> objects;
@@ -45,7 +46,7 @@ class FakeIndex : public Index {
 
   bool was_closed_cleanly() const override { return true; }
   bool replaced_another() const override { return false; }
-  JournalPosition position() const override { return {}; }
+  JournalPosition position() const override { return position_told; }
   Stamp stamp() const override { return {}; }
   uint64_t highest_number(uint32_t) const override { return 0; }
   uint64_t highest_extent(uint32_t) const override { return 0; }
