@@ -18,7 +18,7 @@ namespace kvcachefs {
 // What to do after a thread or process could not be started. For messages.
 inline constexpr std::string_view kRaiseProcessLimit =
     "A mount has some 35 threads and those of its option `threads`: raise the limit on processes (ulimit -u, TasksMax= of the unit, pids.max of the "
-    "control group, kernel.threads-max)";
+    "control group, kernel.threads-max), or, where there is one, the limit on the process's memory (ulimit -d, LimitDATA=)";
 
 // For tests: this process starts so many more threads (INT64_MAX: any number), then starting one fails.
 void let_start_threads(int64_t count);

@@ -255,7 +255,9 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
 // so long that their readers get errors instead. Such nodes are given up, once in a round, if the round has been held for long, or if a call
 // waits that earlier rounds did not help, whatever little came back meanwhile. Returns true if the round is held: it gave nothing back, and may yet.
 bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
-  constexpr int64_t kFollowedNs = 2'000'000'000;  // what was evicted a moment ago comes back within this time if all nodes follow
+  // What was evicted a moment ago comes back within this time if all nodes follow; so does what another node gives back that has
+  // just given up a node.
+  constexpr int64_t kFollowedNs = 2'000'000'000;
   if (stopping_ || (gave_back && round.pressure == 0)) return false;
   const int64_t now_ns = running_ns(), waited_ns = now_ns - held_since_ns_.value_or(now_ns);
   const uint64_t held_bytes = parts_.checkpointer.holds() == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
@@ -263,8 +265,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
   if (gave_back) return false;
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if (held_bytes == 0 && !others_make_room) return false;
-  const bool goes_on = held_bytes > 0 && (gave_up || waited_ns < kPatienceNs + kFollowedNs);
-  if (!goes_on && waited_ns >= kPatienceNs) {
+  if (!gave_up && waited_ns >= kPatienceNs + kFollowedNs) {
     held_since_ns_.reset();
     if (others_make_room) parts_.shared->lose_patience();
     return false;
