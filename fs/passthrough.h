@@ -4,6 +4,7 @@
 //  - while an inode has a passthrough open, it takes no cached or direct open. So an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
 //    they opened, and their nodeid keeps the size of those bytes.
+// Also keeps, without passthrough too, which state of another node's file each open nodeid shows: hold().
 // Thread-safe. One leaf mutex; not held during calls of the kernel or the store. If an open arrives while the backing file of its nodeid is
 // being registered, its decision waits for that: otherwise it could be answered ESTALE twice in a row, and the kernel repeats an open
 // only once. No thread blocks meanwhile; on a remote volume a separate thread opens the file.
@@ -47,7 +48,7 @@ class Passthrough {
     on_refusal_ = std::move(on_refusal);
     enabled_ = true;
   }
-  void set_epoch(uint32_t epoch) { aliases_.set_epoch(epoch); }  // also without passthrough: files of other nodes have aliases then, too
+  void set_epoch(uint32_t epoch) { aliases_.set_epoch(epoch); }  // files of other nodes have aliases also without passthrough
   bool enabled() const { return enabled_; }
   bool takes_extents() const { return enabled_ && !refused_[0]; }  // false once the kernel has refused them
 
