@@ -13,7 +13,7 @@ namespace {
 
 // Replies to an open that store and passthrough have accepted.
 void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Accepted accepted,
-                 Counted counted, bool direct) {
+                 Counted counted, HeldNode held, bool direct) {
   Driver& driver = driver_of(request);
   set_open_flags(driver, file, accepted.get());
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
@@ -26,51 +26,72 @@ void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, c
   }
 #endif
   counted.stays();
+  held.stays();
   Handle* const handle = accepted.take();
+  const bool is_held = driver.store->peer_state(handle) != nullptr;
   if (fuse_reply_open(request, &file) == -ENOENT) {  // the request was aborted: no RELEASE will come
     driver.passthrough.release(ObjectId{node}, decision.backing_id > 0);
+    if (is_held) driver.passthrough.let_go(ObjectId{node});
     driver.store->release(handle);
   }
 }
 
 // Answers ESTALE, so that the kernel looks the name up again. Returns false, without an answer, if the kernel did that already or if the path
 // has no name (/proc/self/fd/3).
-bool told_to_look_again(const Request& request, const OpenRequest& how) {
-  if (!driver_of(request).store->told_stale(how, caller_of(request))) return false;
+bool told_to_look_again(const Request& request, const OpenRequest& how, ObjectId file = {}) {
+  if (!driver_of(request).store->told_stale(how, caller_of(request), file)) return false;
   fuse_reply_err(request, ESTALE);
   return true;
 }
 
+// Opens what the nodeid shows: of another node's file that is open, the state that is open.
+Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRequest& how, HeldNode& held) {
+  Driver& driver = driver_of(request);
+  while (true) {
+    KVC_ASSIGN(Handle* const handle, driver.store->open(object_of(request, node), how, caller_of(request)));
+    Accepted accepted(*driver.store, handle);
+    const PeerState state = driver.store->peer_state(handle);
+    if (!state) return accepted.take();
+    if (!driver.passthrough.hold(ObjectId{node}, state)) continue;  // its node changed the file in this moment
+    held = HeldNode(driver.passthrough, ObjectId{node});
+    return accepted.take();
+  }
+}
+
 void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
+  const ObjectId file_id = driver.passthrough.file_of(ObjectId{node});
+  if (!how.truncate && object_of(request, node) != file_id && told_to_look_again(request, how, file_id)) return;
   driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, [&driver, request, node, file, how](Passthrough::Decision decision) {
     run_handler(request, [&] {
       // If the kernel cannot look a name up again, it finds no other nodeid. Example: a program that is being executed.
       if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
       Counted counted(driver.passthrough, ObjectId{node}, decision);
-      auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+      HeldNode held;
+      auto handle = open_shown(request, node, how, held);
       if (!handle) return reply_error(request, handle.error());
       Accepted accepted(*driver.store, *handle);
       if (how.truncate && drops_privileges(file)) drop_privileges(request, node, accepted.get());
-      answer_open(request, node, file, decision, std::move(accepted), std::move(counted), how.direct);
+      answer_open(request, node, file, decision, std::move(accepted), std::move(counted), std::move(held), how.direct);
     });
   });
 }
 
 void open_to_read(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
-  if (driver.passthrough.is_outdated(ObjectId{node}) && told_to_look_again(request, how)) return;
-  auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+  if (driver.passthrough.is_outdated(ObjectId{node}) && told_to_look_again(request, how, driver.passthrough.file_of(ObjectId{node}))) return;
+  HeldNode held;
+  auto handle = open_shown(request, node, how, held);
   if (!handle) return reply_error(request, handle.error());
   Handle* const opened = *handle;
-  auto answer = [&driver, request, node, file, accepted = Accepted(*driver.store, opened), direct = how.direct]() mutable {
+  auto answer = [&driver, request, node, file, accepted = Accepted(*driver.store, opened), held = std::move(held), direct = how.direct]() mutable {
     run_handler(request, [&] {
       const auto access = direct ? Passthrough::Access::kReadDirect : Passthrough::Access::kRead;
       driver.passthrough.open(ObjectId{node}, access,
-                              [&driver, request, node, file, accepted = std::move(accepted), direct](Passthrough::Decision decision) mutable {
+                              [&driver, request, node, file, accepted = std::move(accepted), held = std::move(held), direct](Passthrough::Decision decision) mutable {
                                 run_handler(request, [&] {
                                   Counted counted(driver.passthrough, ObjectId{node}, decision);
-                                  answer_open(request, node, file, decision, std::move(accepted), std::move(counted), direct);
+                                  answer_open(request, node, file, decision, std::move(accepted), std::move(counted), std::move(held), direct);
                                 });
                               });
     });
@@ -95,6 +116,7 @@ void release(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   Handle* handle = handle_of(file);
   driver.locks.table.released(driver.store->lock_identity(handle), file->fh);
   driver.passthrough.release(ObjectId{node}, file->fh & kPassedThroughBit);
+  if (driver.store->peer_state(handle)) driver.passthrough.let_go(ObjectId{node});
   driver.store->release(handle);
   fuse_reply_err(request, 0);
 }

@@ -81,16 +81,28 @@ void read_link(const Request& request, fuse_ino_t node) {
 // Replies to a create. If the file existed and its nodeid is passed through to readers, replies another nodeid.
 void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Accepted accepted) {
   Driver& driver = driver_of(request);
+  HeldNode held;
+  if (const PeerState state = driver.store->peer_state(accepted.get())) {
+    while (!driver.passthrough.hold(ObjectId{entry.ino}, state)) {
+      driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
+      entry.ino = driver.passthrough.tell_other_node(object).value;
+    }
+    held = HeldNode(driver.passthrough, ObjectId{entry.ino});
+  }
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite,
-                          [&driver, request, entry, file, object, accepted = std::move(accepted)](Passthrough::Decision decision) mutable {
+                          [&driver, request, entry, file, object, accepted = std::move(accepted), held = std::move(held)](Passthrough::Decision decision) mutable {
     run_handler(request, [&] {
       if (decision.stale) {
+        held.end();
         driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
         entry.ino = driver.passthrough.tell_node(object, false).value;
         return answer_create(request, entry, file, object, std::move(accepted));
       }
       Handle* const handle = accepted.take();
+      const bool is_held = driver.store->peer_state(handle) != nullptr;
+      held.stays();
       if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
+        if (is_held) driver.passthrough.let_go(ObjectId{entry.ino});
         driver.passthrough.release(ObjectId{entry.ino}, false);
         driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
         driver.store->release(handle);

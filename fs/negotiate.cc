@@ -76,6 +76,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   // Without this, a file opened with FOPEN_DIRECT_IO cannot be mapped shared: then buffered opens go through the page cache.
   driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 #endif
+  driver.passthrough.set_epoch(driver.store->status().epoch);
 #ifdef FUSE_CAP_PASSTHROUGH
   if (driver.options.store.passthrough && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     // The number of file systems that may lie below the files that are passed through. Each one reduces the number that may be stacked on the

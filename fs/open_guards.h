@@ -47,4 +47,27 @@ class Counted {
   bool passed_through_ = false;
 };
 
+// An open of another node's file for which Passthrough::hold() returned true.
+class HeldNode {
+ public:
+  HeldNode() = default;  // of nothing
+  HeldNode(Passthrough& passthrough, ObjectId node) : passthrough_(&passthrough), node_(node) {}
+  HeldNode(HeldNode&& other) noexcept : passthrough_(std::exchange(other.passthrough_, nullptr)), node_(other.node_) {}
+  HeldNode& operator=(HeldNode&& other) noexcept {
+    end();
+    passthrough_ = std::exchange(other.passthrough_, nullptr);
+    node_ = other.node_;
+    return *this;
+  }
+  ~HeldNode() { end(); }
+  void end() {
+    if (Passthrough* held = std::exchange(passthrough_, nullptr)) held->let_go(node_);
+  }
+  void stays() { passthrough_ = nullptr; }  // RELEASE will end it
+
+ private:
+  Passthrough* passthrough_ = nullptr;
+  ObjectId node_{};
+};
+
 }  // namespace kvcachefs

@@ -32,28 +32,73 @@ constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);   // FUSE_DE
 bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error == EOPNOTSUPP || error == ENOTTY; }
 }  // namespace
 
-ObjectId Passthrough::object_of(ObjectId node) const {
+ObjectId Passthrough::file_of(ObjectId node) const {
   if (!AliasTable::is_alias(node)) return node;
   std::lock_guard lock(mutex_);
   return aliases_.object_of(node);
 }
 
+ObjectId Passthrough::object_of(ObjectId node) const {
+  if (!node.is_foreign()) return node;  // aliases are foreign, too
+  std::lock_guard lock(mutex_);
+  const ObjectId as = held_as(node);
+  return as.valid() ? as : aliases_.object_of(node);
+}
+
 ObjectId Passthrough::node_of(ObjectId object) const {
-  if (!enabled_) return object;
+  if (!enabled_ && !object.is_foreign()) return object;
   std::lock_guard lock(mutex_);
   return aliases_.current(object);
 }
 
 ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
-  if (!enabled_) return object;
+  if (!enabled_ && !object.is_foreign()) return object;
   std::lock_guard lock(mutex_);
   ObjectId node = aliases_.current(object);
-  if (to_be_written) {
+  if (held_as(node).valid()) node = give_fresh(object);
+  if (to_be_written && enabled_) {
     if (is_passed(node)) node = give_alias(node);
     promise(node);
   }
   aliases_.told(node);
   return node;
+}
+
+ObjectId Passthrough::tell_other_node(ObjectId object) {
+  std::lock_guard lock(mutex_);
+  const ObjectId node = give_fresh(object);
+  aliases_.told(node);
+  return node;
+}
+
+// mutex_ held.
+ObjectId Passthrough::give_fresh(ObjectId object) {
+  has_aliases_ = true;
+  return aliases_.give(object);
+}
+
+bool Passthrough::hold(ObjectId node, const PeerState& state) {
+  std::lock_guard lock(mutex_);
+  Held& held = held_[node];
+  if (held.opens > 0 && held.state != state) return false;
+  held.state = state;
+  ++held.opens;
+  return true;
+}
+
+void Passthrough::let_go(ObjectId node) {
+  PeerState state;  // perhaps the last reference: released without the lock
+  std::lock_guard lock(mutex_);
+  const auto found = held_.find(node);
+  if (found == held_.end() || --found->second.opens > 0) return;
+  state = std::move(found->second.state);
+  held_.erase(found);
+}
+
+// mutex_ held. Invalid: `node` shows what its file is now.
+ObjectId Passthrough::held_as(ObjectId node) const {
+  const auto found = held_.find(node);
+  return found == held_.end() ? ObjectId{} : found->second.state->load();
 }
 
 void Passthrough::tell_again(ObjectId node) {
@@ -65,7 +110,7 @@ void Passthrough::tell_again(ObjectId node) {
 void Passthrough::forget_node(ObjectId node, uint64_t times) {
   if (!AliasTable::is_alias(node)) return;
   std::lock_guard lock(mutex_);
-  aliases_.forgot(node, times, [this](ObjectId each) { return nodes_.contains(each) || is_promised(each); });
+  aliases_.forgot(node, times, [this](ObjectId each) { return nodes_.contains(each) || held_.contains(each) || is_promised(each); });
   has_aliases_ = !aliases_.empty();
 }
 
@@ -83,9 +128,9 @@ const Passthrough::Node* Passthrough::outdated(ObjectId node) const {
 }
 
 bool Passthrough::is_outdated(ObjectId node) const {
-  if (!has_aliases_.load(std::memory_order_relaxed)) return false;
+  if (!has_aliases_.load(std::memory_order_relaxed) && !node.is_foreign()) return false;
   std::lock_guard lock(mutex_);
-  return outdated(node) != nullptr;
+  return outdated(node) != nullptr || held_as(node).valid();
 }
 
 void Passthrough::show_as_opened(ObjectId node, Stat& stat) const {
@@ -119,8 +164,7 @@ ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = aliases_.object_of(node);
   const ObjectId now = aliases_.current(object);
   if (now != node && !is_passed(now)) return now;  // another alias was given since the kernel looked the name up
-  const ObjectId alias = aliases_.give(object);
-  has_aliases_ = true;
+  const ObjectId alias = give_fresh(object);
   promise(alias);  // so that no reader that looks it up first gets it passed through
   return alias;
 }
@@ -179,6 +223,10 @@ void Passthrough::open(ObjectId node, Access access, Then then) {
 // Called for the open that set `opening`. That open is decided first; the opens that wait for it follow in order.
 void Passthrough::register_node(ObjectId node, ObjectId object, Access access, Then then) {
   Registered registered = register_object(object, access);
+  if (registered.id > 0 && node.is_foreign() && is_outdated(node)) {  // since this open: the file that was found may be of a newer state
+    close_backing(registered.id);
+    registered = {};
+  }
   const Decision first{.backing_id = registered.id, .in_memory = registered.in_memory};
   std::vector<Waiting> waiting = end_opening(node, std::move(registered));
   then(first);
@@ -255,6 +303,13 @@ void Passthrough::release(ObjectId node, bool passed_through) {
   }
   // fuse_passthrough_close() cannot be used: it needs a request, and the request may have been answered.
   if (closed > 0) close_backing(closed);
+}
+
+void Passthrough::stop() {
+  openers_.stop();
+  std::unordered_map<ObjectId, Held> left;  // of a connection that was aborted: no RELEASE comes
+  std::lock_guard lock(mutex_);
+  left.swap(held_);
 }
 
 void Passthrough::close_backing(int32_t id) {

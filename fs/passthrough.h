@@ -4,6 +4,7 @@
 //  - while an inode has a passthrough open, it takes no cached or direct open. So an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
 //    they opened, and their nodeid keeps the size of those bytes.
+// Also keeps, without passthrough too, which state of another node's file each open nodeid shows: hold().
 // Thread-safe. One leaf mutex; not held during calls of the kernel or the store. If an open arrives while the backing file of its nodeid is
 // being registered, its decision waits for that: otherwise it could be answered ESTALE twice in a row, and the kernel repeats an open
 // only once. No thread blocks meanwhile; on a remote volume a separate thread opens the file.
@@ -47,10 +48,12 @@ class Passthrough {
     on_refusal_ = std::move(on_refusal);
     enabled_ = true;
   }
+  void set_epoch(uint32_t epoch) { aliases_.set_epoch(epoch); }  // files of other nodes have aliases also without passthrough
   bool enabled() const { return enabled_; }
   bool takes_extents() const { return enabled_ && !refused_[0]; }  // false once the kernel has refused them
 
-  ObjectId object_of(ObjectId node) const;  // resolves aliases
+  ObjectId file_of(ObjectId node) const;    // resolves aliases
+  ObjectId object_of(ObjectId node) const;  // the same; but by which the store knows what the nodeid shows, if that is held and outdated
   ObjectId node_of(ObjectId object) const;  // the nodeid by which the kernel knows it
   // Returns the nodeid for an entry that is about to be sent to the kernel; call forget_node() if the entry was not sent. `to_be_written`: the
   // client got ESTALE and will open the object for writing, so the nodeid must have no passthrough opens.
@@ -70,12 +73,18 @@ class Passthrough {
   // Decides on an open. Calls `then` once, inside the call or from another thread. There, an exception of `then` ends the daemon, so `then` must
   // catch its own. If memory runs out while the file is registered, the open goes through the daemon; open() throws only before it has counted the open.
   void open(ObjectId node, Access access, Then then);
-  // True if readers of this nodeid keep an older body while writers use another nodeid, which a lookup of the name now returns.
+  // True if readers of this nodeid keep an older body while a lookup of the name now returns another nodeid.
   bool is_outdated(ObjectId node) const;
   // For such a nodeid: sets `stat` to the size and times of the bytes that its readers see.
   void show_as_opened(ObjectId node, Stat& stat) const;
-  // Ends the threads that open files. Call when no further open will begin.
-  void stop() { openers_.stop(); }
+  // Nodeids of other nodes' files, also without passthrough. While a file is open the kernel has one size, time and set of pages for its nodeid: so
+  // all opens of that nodeid have one state of the file. Once its node has changed the file, the next lookup is told another nodeid.
+  // Call for each open, after the store has accepted it. False: the nodeid is held in another state; open object_of() it again.
+  bool hold(ObjectId node, const PeerState& state);
+  void let_go(ObjectId node);  // ends an open for which hold() returned true
+  ObjectId tell_other_node(ObjectId object);  // tell_node(), but a new nodeid, which nobody holds
+  // Ends the threads that open files. Call when no further open will begin, before the store ends.
+  void stop();
   // Ends an open that open() counted (also when its reply failed).
   void release(ObjectId node, bool passed_through);
 
@@ -84,6 +93,10 @@ class Passthrough {
     Access access;
     Then then;
     Decision decision;  // set once decided
+  };
+  struct Held {
+    PeerState state;
+    uint32_t opens = 0;
   };
   struct Registered {
     int32_t id = 0;  // 0: nothing is passed through
@@ -103,8 +116,10 @@ class Passthrough {
   Registered register_object(ObjectId object, Access access);
   std::vector<Waiting> end_opening(ObjectId node, Registered registered);
   const Node* outdated(ObjectId node) const;
+  ObjectId held_as(ObjectId node) const;
   void promise(ObjectId node);
   ObjectId give_alias(ObjectId node);
+  ObjectId give_fresh(ObjectId object);
   bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);
   int32_t register_file(const BackingFile& file);
@@ -117,6 +132,7 @@ class Passthrough {
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, Node> nodes_;  // open nodeids
+  std::unordered_map<ObjectId, Held> held_;
   AliasTable aliases_;
   std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids given to clients that will write, and the end of the promise
   std::atomic<bool> has_aliases_{false};

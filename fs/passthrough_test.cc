@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <memory>
 #include <new>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -49,6 +52,39 @@ TEST_F(PassthroughTest, WithoutMemoryAnOpenAndThoseThatWaitForItGoThroughTheDaem
   for (int i = 0; i < 4; ++i) passthrough.release(node, false);
   passthrough.open(node, Access::kRead, note());
   EXPECT_EQ(decisions.size(), 5u);
+}
+
+// Another node's file, which its node changes while it is open: `state` is set then. Also without passthrough.
+TEST_F(PassthroughTest, AFileOfAnotherNodeThatIsHeldAsItWasIsToldByAnotherNodeid) {
+  passthrough.set_epoch(7);
+  const ObjectId file = ObjectId::make(3, 1, 7), as_it_was{0xff00000000000001};
+  const auto first = std::make_shared<std::atomic<ObjectId>>(), second = std::make_shared<std::atomic<ObjectId>>();
+  EXPECT_EQ(passthrough.tell_node(file, false), file);
+  ASSERT_TRUE(passthrough.hold(file, first));
+  EXPECT_EQ(passthrough.tell_node(file, false), file);
+  EXPECT_FALSE(passthrough.is_outdated(file));
+  *first = as_it_was;
+  EXPECT_TRUE(passthrough.is_outdated(file));
+  EXPECT_EQ(passthrough.object_of(file), as_it_was);
+  EXPECT_EQ(passthrough.file_of(file), file);
+  const ObjectId alias = passthrough.tell_node(file, false);
+  EXPECT_NE(alias, file);
+  EXPECT_EQ(passthrough.object_of(alias), file);
+  EXPECT_EQ(passthrough.tell_node(file, false), alias);
+  EXPECT_FALSE(passthrough.hold(file, second)) << "a nodeid shows one state";
+  ASSERT_TRUE(passthrough.hold(file, first)) << "as by /proc/self/fd/3";
+  ASSERT_TRUE(passthrough.hold(alias, second));
+  *second = ObjectId{as_it_was.value + 1};
+  const ObjectId last = passthrough.tell_node(file, false);
+  EXPECT_EQ(std::set<ObjectId>({file, alias, last}).size(), 3u) << "each holder keeps its own";
+  passthrough.let_go(file);
+  EXPECT_TRUE(passthrough.is_outdated(file));
+  passthrough.let_go(file);
+  passthrough.let_go(alias);
+  for (const ObjectId each : {file, alias, last}) {
+    EXPECT_FALSE(passthrough.is_outdated(each));
+    EXPECT_EQ(passthrough.object_of(each), file);
+  }
 }
 
 }  // namespace passthrough_test

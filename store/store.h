@@ -76,14 +76,15 @@ class Store {
   // --- bytes ---
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
   virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
-  // fs/ is about to answer an open kStale by itself. The store then does not answer the repetition kStale: the kernel repeats an open once.
-  // False: this is the repetition, without a lookup in between (a path like /proc/self/fd/3); fs/ must give another answer.
-  virtual bool told_stale(const OpenRequest& request, const Caller& caller) = 0;
+  // fs/ is about to answer an open kStale by itself. The store then does not answer the repetition kStale: the kernel repeats an open once. False: this is
+  // the repetition, without a lookup in between (/proc/self/fd/3), or after one that found `object`; fs/ must give another answer.
+  virtual bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object = {}) = 0;
   // The same for another call (to create a file: with flags `open`) whose object (or name, `by_name`) is gone. What the caller then looks up is kept for it.
   virtual bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open = {}) = 0;
   // Opens a directory to list it. As open(), but a repetition that has no name to look up can open a removed directory (`nlink` is 0).
   virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
+  virtual PeerState peer_state(const Handle* handle) const = 0;
   virtual uint32_t generation_of(ObjectId id) const = 0;  // of the inode: a later mount may give the id to an object of another node or volume
   // The object under which locks of this open are kept: the same for all opens of an object, and for all versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
@@ -91,8 +92,7 @@ class Store {
   virtual void note_locked(Handle* handle) = 0;
   virtual void note_page_written(Handle* handle) = 0;  // the next write() writes pages of a mapping
   virtual void note_writer(Handle* handle, uint64_t writer) = 0;  // of the next write(): a table of descriptors; 0: the kernel does not tell
-  // True: the closing process is not the last writer but, say, a child forked meanwhile. The body is not whole yet, and the writer's own
-  // close is still to come: such a close is no flush().
+  // True: the closing process is not the last writer but, say, a child forked meanwhile. The writer's own close is still to come: this is no flush().
   virtual bool is_left_to_writer(Handle* handle, uint64_t closer) = 0;
   // For an open that only reads: true if the store need not be told when a descriptor of it is closed.
   virtual bool closes_quietly(Handle* handle) = 0;

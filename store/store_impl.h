@@ -78,12 +78,15 @@ class StoreImpl final : public Store, private StoreRooms {
   Result<AttributeRequests::Facts> describe(ObjectId id, const Caller& caller) override { return attributes_->describe(id, caller); }
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
-  bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
+  bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object) override { return versions_->told_stale(request, caller, object); }
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open) override {
     return versions_->may_look_again(caller, by_name, open);
   }
   Result<Stat> open_directory(ObjectId id, const Caller& caller) override { return versions_->open_directory(id, caller); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
+  PeerState peer_state(const Handle* handle) const override {
+    return handle->object->id.is_foreign() ? PeerState(handle->object, &handle->object->outdated) : nullptr;
+  }
   uint32_t generation_of(ObjectId id) const override { return other_nodes_.generation_of(id); }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }

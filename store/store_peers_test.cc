@@ -248,6 +248,59 @@ TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
 }
 
+// Each open keeps the state that it opened; the name means the last one. Its node appends, cuts, and rewrites all of it.
+TEST_F(StorePeers, WhatWasChangedInPlaceIsFoundByWhoOpensItNextThoughOthersHaveItOpen) {
+  const auto expect = [&](Handle* handle, const std::string& content, int64_t mtime_ns) {
+    EXPECT_TRUE(b.read(handle) == content) << "not what was opened";
+    const PeerState state = b->peer_state(handle);
+    ASSERT_TRUE(state);
+    const auto stat = b->stat(state->load().valid() ? state->load() : b->object_of(handle));
+    ASSERT_TRUE(stat) << stat.error().message;
+    EXPECT_EQ(stat->id, b->object_of(handle));
+    EXPECT_EQ(stat->size_bytes, content.size());
+    EXPECT_EQ(stat->mtime_ns, mtime_ns);
+  };
+  struct Reader {
+    Handle* handle;
+    std::string content;
+    int64_t mtime_ns;
+  };
+  std::vector<Reader> readers;
+  std::string content = TestStore::payload(1, 300'000);
+  ASSERT_TRUE(a.write_file("x", content));
+  const ObjectId id = testing::find(a, "x").id;
+  for (int step = 0; step < 4; ++step) {
+    if (step > 0) {
+      Handle* const writer = step < 3 ? a.open("x", {.read = true, .write = true}) : a.open_for_rewrite("x", 7);
+      ASSERT_NE(writer, nullptr);
+      if (step == 1) {
+        a.pwrite(writer, content.size(), "more");
+        content += "more";
+      } else if (step == 2) {
+        SetAttributes cut;
+        cut.size_bytes = 70'000;
+        ASSERT_TRUE(await<Stat>(a, [&](auto reply) { a->set_attributes(id, writer, cut, {.thread_id = 7}, std::move(reply)); }));
+        content.resize(70'000);
+      } else {
+        content = TestStore::payload(2, 300'000);
+        a.pwrite(writer, 0, content);
+      }
+      ASSERT_TRUE(a.close(writer));
+    }
+    publish();
+    const Stat now = testing::find(b, "x");
+    EXPECT_EQ(now.size_bytes, content.size());
+    EXPECT_EQ(now.mtime_ns, testing::find(a, "x").mtime_ns);
+    Handle* const reader = b.open("x", {.read = true});
+    ASSERT_NE(reader, nullptr);
+    readers.push_back({reader, content, now.mtime_ns});
+    for (const Reader& each : readers) expect(each.handle, each.content, each.mtime_ns);
+  }
+  for (const Reader& each : readers) EXPECT_TRUE(b.close(each.handle));
+  EXPECT_TRUE(b.read_file("x") == content);
+  EXPECT_EQ(b->status().errors_checksum, 0u);
+}
+
 // A temporary name that the other node removed stays with the file that is open for writing, and only as long as that is so.
 class StorePeersTakenFile : public StorePeers {
  protected:

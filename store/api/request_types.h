@@ -3,6 +3,7 @@
 
 #include <sys/uio.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -76,6 +77,10 @@ struct OpenRequest {
   bool append = false;  // O_APPEND
   bool keeps_read_time = false;  // O_NOATIME
 };
+
+// The state of another node's file that a handle has open. Valid once that node has changed the bytes: then the id by which the store knows this
+// state as long as the file is open. (The id of the file means what the node has now.) Null: a file of this node.
+using PeerState = std::shared_ptr<const std::atomic<ObjectId>>;
 
 // For FUSE passthrough: a file that holds exactly this object's bytes, open for reading; -1 if there is none.
 struct BackingFile {

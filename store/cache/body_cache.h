@@ -60,6 +60,7 @@ class BodyCache {
   void note_closed(const ObjectPtr& object) {
     if (has_too_many_xattrs()) drop_one_with_xattrs(object);
   }
+  void forget(const ObjectPtr& object) { clean_.remove(object); }  // nobody will read this state of it again
   // The object's attributes are in the journal. Caller holds its lock.
   void note_xattrs(const Object& object) { clean_.note_xattrs(object); }
   // Drops `bytes` of clean blocks, and forgets bodies that nothing needs any more. Returns the bytes freed.

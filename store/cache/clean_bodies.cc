@@ -11,15 +11,43 @@ void CleanBodies::add(const ObjectPtr& object) {
   const auto object_lock = object->lock();
   if (object->forgotten) return;
   std::lock_guard lock(mutex_);
-  count_xattrs(object->id, bytes_of(object->attributes.xattrs));
-  auto found = where_.find(object->id);
-  if (found != where_.end()) {
-    before = std::exchange(*found->second, object);  // it may have been forgotten and got again since
-    order_.splice(order_.begin(), order_, found->second);
-    return;
+  auto found = find(*object);
+  if (found == where_.end()) {
+    const ObjectId outdated = object->outdated;
+    found = where_.find(outdated.valid() ? outdated : object->id);
+    if (found != where_.end() && (*found->second)->outdated.load().valid()) {
+      make_way(found);
+      found = where_.end();
+    }
+    if (found == where_.end()) {
+      order_.push_front(object);
+      found = where_.emplace(outdated.valid() ? outdated : object->id, order_.begin()).first;
+    }
   }
-  order_.push_front(object);
-  where_.emplace(object->id, order_.begin());
+  count_xattrs(found->first, bytes_of(object->attributes.xattrs));
+  before = std::exchange(*found->second, object);  // it may have been forgotten and got again since
+  order_.splice(order_.begin(), order_, found->second);
+}
+
+CleanBodies::Where::iterator CleanBodies::find(const Object& object) {
+  for (const ObjectId id : {object.id, object.outdated.load()}) {
+    const auto found = where_.find(id);
+    if (found != where_.end() && found->second->get() == &object) return found;
+  }
+  return where_.end();
+}
+
+// It is open as it was, and has bytes; from now on its id means a newer state.
+void CleanBodies::make_way(Where::iterator outdated) {
+  const ObjectId id = outdated->first, as = (*outdated->second)->outdated;
+  auto entry = where_.extract(outdated);
+  entry.key() = as;
+  where_.insert(std::move(entry));
+  const auto counted = many_xattrs_.find(id);
+  if (counted == many_xattrs_.end()) return;
+  const uint64_t bytes = counted->second.bytes;
+  count_xattrs(id, 0);
+  count_xattrs(as, bytes);
 }
 
 void CleanBodies::note_used(ObjectId id) {
@@ -29,7 +57,7 @@ void CleanBodies::note_used(ObjectId id) {
 
 void CleanBodies::note_xattrs(const Object& object) {
   std::lock_guard lock(mutex_);
-  if (where_.contains(object.id)) count_xattrs(object.id, bytes_of(object.attributes.xattrs));
+  if (const auto found = find(object); found != where_.end()) count_xattrs(found->first, bytes_of(object.attributes.xattrs));
 }
 
 void CleanBodies::count_xattrs(ObjectId id, uint64_t bytes) {
@@ -47,20 +75,21 @@ void CleanBodies::count_xattrs(ObjectId id, uint64_t bytes) {
 ObjectPtr CleanBodies::take() {
   std::lock_guard lock(mutex_);
   if (order_.empty()) return nullptr;
-  ObjectPtr object = std::move(order_.back());
+  ObjectPtr object = order_.back();
+  const auto found = find(*object);
+  count_xattrs(found->first, 0);
+  where_.erase(found);
   order_.pop_back();
-  where_.erase(object->id);
-  count_xattrs(object->id, 0);
   return object;
 }
 
 void CleanBodies::remove(const ObjectPtr& object) {
   std::lock_guard lock(mutex_);
-  const auto found = where_.find(object->id);
-  if (found == where_.end() || *found->second != object) return;
+  const auto found = find(*object);
+  if (found == where_.end()) return;
   order_.erase(found->second);
+  count_xattrs(found->first, 0);
   where_.erase(found);
-  count_xattrs(object->id, 0);
 }
 
 size_t CleanBodies::count_with_many_xattrs() const {

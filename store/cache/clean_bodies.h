@@ -38,11 +38,15 @@ class CleanBodies {
   void clear();
 
  private:
-  void count_xattrs(ObjectId id, uint64_t bytes);  // caller holds mutex_
+  // Objects are in the list by their ids; one that is outdated, by Object::outdated, once the list has a newer one of its id. Callers hold mutex_.
+  using Where = std::unordered_map<ObjectId, std::list<ObjectPtr>::iterator>;
+  Where::iterator find(const Object& object);
+  void count_xattrs(ObjectId id, uint64_t bytes);
+  void make_way(Where::iterator outdated);
 
   mutable LeafMutex mutex_;     // guards the rest
   std::list<ObjectPtr> order_;  // most recent first
-  std::unordered_map<ObjectId, std::list<ObjectPtr>::iterator> where_;
+  Where where_;
   struct Xattrs {
     uint64_t bytes;
     std::list<ObjectId>::iterator turn;

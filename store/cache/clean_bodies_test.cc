@@ -41,6 +41,25 @@ TEST(CleanBodies, AnObjectWhosePlaceIsTakenEndsWithoutTheLockOfTheList) {
   EXPECT_EQ(seen, 1u);
 }
 
+// Both states of a peer's file have clean blocks: each is dropped in its turn.
+TEST(CleanBodies, AnOutdatedObjectStaysBesideTheOneThatWasGotAgain) {
+  CleanBodies bodies;
+  const ObjectPtr before = object(1), now = object(1);
+  before->attributes.xattrs = {{"user.a", std::string(10'000, 'x')}};
+  bodies.add(before);
+  before->outdated = ObjectId{77};
+  bodies.add(now);
+  EXPECT_EQ(bodies.count(), 2u);
+  EXPECT_EQ(bodies.xattr_bytes(), 10'006u);
+  bodies.add(before);
+  EXPECT_EQ(bodies.count(), 2u);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), before);
+  EXPECT_EQ(bodies.take(), now);
+  bodies.remove(before);
+  EXPECT_EQ(bodies.count(), 0u);
+  EXPECT_EQ(bodies.xattr_bytes(), 0u);
+}
+
 TEST(CleanBodies, AForgottenObjectDoesNotEnter) {
   CleanBodies bodies;
   const ObjectPtr gone = object(1);

@@ -44,7 +44,7 @@ void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::
 bool Quarantine::hide(const ObjectPtr& object, uint32_t base_version) {
   Tree::Write tree = parts_.tree.write();
   const auto lock = object->lock();
-  if (object->outdated || object->nlink == 0 || object->base.version != base_version || tree.is_quarantined(object->id)) return false;
+  if (object->outdated.load().valid() || object->nlink == 0 || object->base.version != base_version || tree.is_quarantined(object->id)) return false;
   tree.found_quarantined(object->id);
   return true;
 }

@@ -351,6 +351,14 @@ Result<size_t> Loader::read_again(LoadJob& job, FilePtr& file) {
   return total;
 }
 
+namespace {
+// Its node may have given the space back: no damage.
+bool is_given_up(const Object& object) {
+  const auto lock = object.lock();
+  return object.id.is_foreign() && (object.outdated.load().valid() || object.nlink == 0);
+}
+}  // namespace
+
 // Reads once more bytes that did not match or failed, or were not found. If that does not help, the callers get an error, or the body goes into quarantine.
 // Blocks on the volume.
 void Loader::second_look(const LoadJobPtr& job) {
@@ -369,7 +377,10 @@ void Loader::second_look(const LoadJobPtr& job) {
   }
   if (!status && !superseded) superseded = is_superseded();  // meanwhile
   if (status && !superseded) return finish(job, job->padded_bytes());
-  if (!superseded && status.error().code == Code::kCorrupt) {
+  if (!superseded && is_given_up(*job->object) && (status.error().code == Code::kCorrupt || status.error().code == Code::kNotFound)) {
+    log::debug("object {}, which its node has replaced or removed, cannot be read any more: {}", job->object->id.value, status.error().message);
+    status = fail(Code::kIo, fmt::format("object {} was replaced or removed by its node, and its bytes are gone", job->object->id.value));
+  } else if (!superseded && status.error().code == Code::kCorrupt) {
     parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
     if (!job->spilled) parts_.quarantine.put(job->object, job->base_version, status.error().message);
   } else if (!superseded) {

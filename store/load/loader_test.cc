@@ -112,6 +112,28 @@ TEST_F(LoaderTest, BytesThatDoNotMatchTwiceGoIntoQuarantine) {
   EXPECT_EQ(*tree.read().find_name(kRootId, "body-" + std::to_string(id.value)), std::nullopt);
 }
 
+// Its node has given the space back, for it does not know of a reader that was silent for too long: no damage.
+TEST_F(LoaderTest, OfAFileThatAnotherNodeReplacedBytesThatAreGoneAreNoDamage) {
+  const ObjectId id = put_body(5000), solo = put_body(5000, PlaceKind::kSolo);
+  flip(id, 17);
+  ASSERT_TRUE(volume->remove_file(path_of(solo)));
+  for (const ObjectId each : {id, solo}) {
+    const auto body = std::make_shared<Object>(ObjectId::make(1, 1, each.number()), index.objects.at(each).attributes);
+    body->base = index.objects.at(each).body;
+    body->size_bytes = body->base_valid_bytes = body->base.size_bytes;
+    body->nlink = 1;
+    body->outdated = ObjectId{77};
+    Answer answer;
+    load(body, answer);
+    while (work.run()) {
+    }
+    EXPECT_TRUE(answer.is_error(Code::kIo));
+  }
+  EXPECT_EQ(counters.errors_checksum, 0u);
+  EXPECT_EQ(counters.errors_volume_read, 0u);
+  EXPECT_FALSE(tree.has_quarantined());
+}
+
 TEST_F(LoaderTest, ABodyWhoseExtentWasRemovedIsAbsentOnThisMount) {
   const ObjectId id = put_body(5000, PlaceKind::kSolo);
   ASSERT_TRUE(volume->remove_file(path_of(id)));

@@ -81,7 +81,7 @@ class Object {
   bool in_dirty_queue = false;
   bool extent_is_long_enough = false;  // its file was seen to have the body's length, or is new
   bool may_be_frozen = false;  // its blocks may be of a memory file that was passed through
-  bool outdated = false;          // a peer's object that the peer has replaced since: forgotten with its last handle
+  std::atomic<ObjectId> outdated{};  // valid: its node, a peer, gave the object another body since. The Tree has this one by this id while it is used
   bool goes_when_loaded = false;  // removed while reads of it were under way: leaves the table with the last of them
   bool replaces = false;          // a rename put it in the place of another object, which goes once this one is sealed
   bool replaced_checked = false;  // it could not share the place of the object that it replaced: write it

@@ -293,6 +293,7 @@ Status AttributeRequests::set_pinned(ObjectId id, bool pinned) {
 
 Result<AttributeRequests::Facts> AttributeRequests::describe(ObjectId id, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, parts_.tree.get(id));
+  id = object->id;
   Facts facts;
   {
     const auto lock = object->lock();

@@ -59,7 +59,9 @@ class NameVersions {
   // The caller's call is over: its next open repeats none that was answered kStale.
   void end_repetition(const Caller& caller);
   // As in store.h.
-  bool told_stale(const OpenRequest& request, const Caller& caller) { return tell_stale(request, {}, caller); }
+  bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object) {
+    return !parts_.stale_opens.repeats_open_of(caller.thread_id, object) && tell_stale(request, {}, caller);
+  }
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
 
  private:

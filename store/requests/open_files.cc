@@ -129,8 +129,8 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
       if ((request.write || request.direct) && object->base.place.kind == PlaceKind::kSolo)
         parts_.backing.note_read_here();
     }
-    parts_.cache.note_used(id);
-    parts_.accesses.opened(caller.thread_id, handle.get(), id, size, parts_.clock.monotonic_ns());
+    parts_.cache.note_used(object->id);
+    parts_.accesses.opened(caller.thread_id, handle.get(), object->id, size, parts_.clock.monotonic_ns());
   }
   return handle.release();
 }
@@ -161,6 +161,7 @@ void OpenFiles::release(Handle* handle_pointer) {
   }
   if (last) parts_.cache.note_closed(object);
   if (last && !parts_.tree.stays_in_ram(*object)) parts_.tree.forget_when_idle(object);
+  if (last && object->outdated.load().valid()) parts_.cache.forget(object);
   parts_.counters.open_handles.fetch_sub(1);  // last: a caller that sees 0 finds nothing held by a handle
 }
 

@@ -15,7 +15,9 @@ ObjectId id_of_its_node(ObjectId here) { return ObjectId::make(0, here.epoch(), 
 }  // namespace
 
 void GivenUpObjects::add(ObjectId id, const Place& place) {
-  if (!objects_.try_emplace(id, Object{place, {}}).second) return;  // the body being read is the first one noted
+  auto& places = objects_[id].places;
+  if (std::ranges::find(places, place) != places.end()) return;
+  places.push_back(place);
   if (is_in_an_extent(place)) by_place_.emplace(Where{place.extent, place.offset}, id);
 }
 
@@ -60,10 +62,11 @@ void GivenUpObjects::drop_read(const IsRead& is_read) {
 }
 
 GivenUpObjects::Objects::iterator GivenUpObjects::erase(Objects::iterator at) {
-  const Place& place = at->second.place;
-  const auto [first, last] = by_place_.equal_range(Where{place.extent, place.offset});
-  const auto found = std::find_if(first, last, [at](const auto& each) { return each.second == at->first; });
-  if (found != last) by_place_.erase(found);
+  for (const Place& place : at->second.places) {
+    const auto [first, last] = by_place_.equal_range(Where{place.extent, place.offset});
+    const auto found = std::find_if(first, last, [at](const auto& each) { return each.second == at->first; });
+    if (found != last) by_place_.erase(found);
+  }
   return objects_.erase(at);
 }
 

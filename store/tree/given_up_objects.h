@@ -20,7 +20,7 @@ class GivenUpObjects {
  public:
   using IsRead = std::function<bool(ObjectId)>;
 
-  // `place`: of the body that is read here.
+  // `place`: of the body that is read here. An object may have several, of states that its node gave up one after the other.
   void add(ObjectId id, const Place& place);
   // Call when a peer's journal gives the object this place, with the peer's ordinal in it, as in add().
   void has_place(ObjectId id, const Place& place);
@@ -33,7 +33,7 @@ class GivenUpObjects {
 
  private:
   struct Object {
-    Place place;
+    std::vector<Place> places;
     std::vector<ObjectId> heirs;
   };
   using Objects = std::map<ObjectId, Object>;

@@ -47,6 +47,20 @@ TEST_F(GivenUpObjectsTest, WhatHasItsPlaceNowIsToldWithIt) {
   EXPECT_EQ(objects.size(), 0u);
 }
 
+TEST_F(GivenUpObjectsTest, OneThatIsReadInSeveralStatesHasAPlaceForEach) {
+  read = {id(1, 5)};
+  objects.add(id(1, 5), packed(4096));
+  objects.add(id(1, 5), packed(16384));
+  objects.add(id(1, 5), packed(16384));
+  objects.has_place(id(1, 9), packed(16384));
+  objects.has_place(id(1, 10), packed(4096));
+  EXPECT_EQ(still_read(1), (Ids{there(5), there(9), there(10)}));
+  read.clear();
+  EXPECT_TRUE(still_read(1).empty());
+  objects.has_place(id(1, 12), packed(4096));
+  EXPECT_EQ(objects.size(), 0u);
+}
+
 TEST_F(GivenUpObjectsTest, ABodyInARecordHasNoPlaceThatAnotherGets) {
   read = {id(1, 5)};
   objects.add(id(1, 5), Place{PlaceKind::kInline, {}, 0, 100});

@@ -57,7 +57,7 @@ void Tree::forget_when_idle(const ObjectPtr& object) { write().forget_if_idle(ob
 bool Tree::stays_in_ram(Object& object) const {
   const Read names = read();
   const auto lock = object.lock();
-  return object.nlink > 0 && object.published && object.any_in_ram() && !object.outdated;
+  return object.nlink > 0 && object.published && object.any_in_ram() && !object.outdated.load().valid();
 }
 
 std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
@@ -85,6 +85,7 @@ void Tree::clear() {
   kept_for_rename_.clear();
   lost_.clear();
   table_.clear();
+  outdated_.clear();
 }
 
 // --- the table ---
@@ -122,18 +123,23 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
   {
     const auto lock = object->lock();
     if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->leased || object->kept_for_repeat > 0) return;
-    const bool gone = object->nlink == 0;
+    const bool outdated = object->outdated.load().valid();
+    const bool gone = !outdated && object->nlink == 0;
     if (gone && tree().lost_.has(object->id)) return;
     if (!object->loading.empty()) {
-      object->goes_when_loaded = gone || object->outdated;
+      object->goes_when_loaded = gone || outdated;
       return;
     }
-    if (!gone) {
+    if (!gone && !outdated) {
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;
       if (object->write_error || names().mentions(object->id)) return;  // the index may count its names differently
       if (keep_for_rename(object)) return;
-      if (object->any_in_ram() && !object->outdated) return;
+      if (object->any_in_ram()) return;
+    }
+    if (outdated) {
+      object->units.clear();
+      object->memory_file.reset();
     }
     if (gone) {
       note_removed(stat_of(*object));
@@ -156,7 +162,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
     }
     object->forgotten = true;
   }
-  tree().table_.erase(object->id);
+  erase_from_table(*object);
 }
 
 void Tree::Write::note_gone(ObjectId id) {

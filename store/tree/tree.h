@@ -137,6 +137,8 @@ class Tree {
   NameView view_;  // of all nodes of the volume
   Namespace names_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
+  std::unordered_multimap<ObjectId, ObjectId> outdated_;  // Object::outdated of those in the table, by the object's id
+  uint64_t outdated_given_ = 0;
   std::deque<Lingering> lingering_;        // oldest first
   std::deque<Lingering> kept_for_rename_;  // oldest first
   LostVersions lost_;

@@ -53,6 +53,7 @@ class Tree::View {
   // The object lives on in RAM and is read from this place (it is open, or an older version of a name), or another object is that shares the place.
   bool still_needed(const FreedPlace& freed) const;
   static bool is_read_still(Object& object);
+  bool is_given_up_and_read(ObjectId id) const;  // a peer's object: in a state that its node has given up
 
  protected:
   explicit View(const Tree& tree) : tree_(&tree) {}
@@ -174,6 +175,7 @@ class Tree::Write final : public Tree::View {
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
   void look_again(ObjectId id);
+  void erase_from_table(const Object& object);
   void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
   void end_leases_on_names_of(uint32_t ordinal, const Batch& batch);
   void end_lease(ObjectId id);

@@ -20,10 +20,7 @@ namespace {
 constexpr size_t kMostUnjournaled = 32'768;  // a kilobyte or more each
 
 GivenUpObjects::IsRead is_read_in(const Tree::View& tree) {
-  return [&tree](ObjectId id) {
-    const ObjectPtr object = tree.live(id);
-    return object && Tree::View::is_read_still(*object);
-  };
+  return [&tree](ObjectId id) { return tree.is_given_up_and_read(id); };
 }
 
 // Sorted by the end of the lease, latest first.
@@ -287,32 +284,9 @@ void Tree::Write::follow_all(uint32_t ordinal) {
   for (const auto& [id, object] : tree().table_)
     if (id.node_ordinal() == ordinal) ids.push_back(id);
   for (const ObjectId id : ids) look_again(id);
+  for (const auto& [id, as] : tree().outdated_)
+    if (const ObjectPtr object = id.node_ordinal() == ordinal ? live(as) : nullptr) tree().given_up_by_peers_.add(id, object->base.place);
   take_lost_versions(nullptr);
-}
-
-// A client that has the object open reads on what it opened; the next open gets what its node has now.
-void Tree::Write::look_again(ObjectId id) {
-  end_quarantine(id);
-  forget_removed(id);
-  const ObjectPtr object = live(id);
-  if (!object) return;
-  auto record = view().find_object(id);
-  if (!record) return log::warn("object {} of a peer: {}", id.value, record.error().message);
-  Place place;  // of the body that is read here
-  {
-    const auto lock = object->lock();
-    place = object->base.place;
-    object->nlink = *record ? (*record)->nlink : object->leased ? 1 : 0;
-    if (*record) {
-      object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
-                         (*record)->body.checksums != object->base.checksums;
-      object->attributes = std::move((*record)->attributes);
-      object->base.quarantined |= (*record)->body.quarantined;
-    }
-  }
-  const bool given_up = !*record || object->outdated;  // both change under the lock of the names, too
-  forget_if_idle(object);
-  if (given_up) tree().given_up_by_peers_.add(id, place);
 }
 
 std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
@@ -359,7 +333,7 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
     {
       const auto lock = (*object)->lock();
       bytes = align_up((*object)->base.place.length, kBlockBytes);
-      may &= !(*object)->outdated && !(*object)->base.quarantined && (*object)->nlink > 0;
+      may &= !(*object)->base.quarantined && (*object)->nlink > 0;
     }
     if (may && has_room(bytes, lease->is_only_listed)) {
       const auto lock = (*object)->lock();

@@ -852,6 +852,128 @@ TEST_F(TreePeersTest, WhatAPeerHadInQuarantineBeforeItWasReadIsAbsent) {
 
 // --- directories that clients have only read ---
 
+// "x" of peer a, in directory 5, as 9.
+class TreePeersChangedFile : public TreePeersTest {
+ protected:
+  TreePeersChangedFile() {
+    give_both_the_directory();
+    say(kA, {put_version(1, 1000), NameRecord{id(5), "x", id(9)}});
+  }
+  PutRecord put_version(uint32_t version, uint64_t size_bytes, PlaceKind kind = PlaceKind::kPacked) {
+    PutRecord made = put(id(9), S_IFREG | 0644);
+    made.object.attributes.mtime_ns = 100 * version;
+    made.object.body.size_bytes = size_bytes;
+    made.object.body.version = version;
+    made.object.body.place = {kind, {1, 1}, kind == PlaceKind::kRaw ? 0 : 8192ull * version, size_bytes};
+    if (kind != PlaceKind::kRaw) made.object.body.checksums = {version};
+    return made;
+  }
+  // An open, as of a client.
+  ObjectPtr open() {
+    ObjectPtr object = tree_.get(there_).value_or(nullptr);
+    EXPECT_TRUE(object);
+    const auto lock = object->lock();
+    object->add_handle();
+    return object;
+  }
+  void close(const ObjectPtr& object) {
+    {
+      const auto lock = object->lock();
+      object->drop_handle();
+    }
+    tree_.forget_when_idle(object);
+  }
+  Stat stat(ObjectId which) {
+    const auto found = tree_.read().stat(which);
+    EXPECT_TRUE(found) << found.error().message;
+    return found.value_or(Stat{});
+  }
+  std::vector<ObjectId> told() { return tree_.write().still_read(kA); }
+
+  const ObjectId there_ = ObjectId::make(kA, 1, 9);
+  const std::vector<ObjectId> nothing_, it_{id(9)};
+};
+
+TEST_F(TreePeersChangedFile, IsFoundAsItIsNowThoughAClientHasItOpenAsItWas) {
+  const size_t in_ram = tree_.read().objects_in_ram();
+  const ObjectPtr first = open();
+  EXPECT_FALSE(first->outdated.load().valid());
+  say(kA, {put_version(2, 3000)});
+  EXPECT_EQ(told(), it_);
+  Stat now = stat(there_);
+  EXPECT_EQ(now.size_bytes, 3000u);
+  EXPECT_EQ(now.mtime_ns, 200);
+  const ObjectPtr second = open();
+  EXPECT_NE(second, first);
+  EXPECT_EQ(second->base.version, 2u);
+  say(kA, {put_version(3, 500)});
+  EXPECT_EQ(stat(there_).size_bytes, 500u);
+  for (const auto& [object, size_bytes, mtime_ns] : {std::tuple{first, 1000u, 100}, std::tuple{second, 3000u, 200}}) {  // each as one
+    const Stat before = stat(object->outdated);
+    EXPECT_EQ(before.id, there_);
+    EXPECT_EQ(before.size_bytes, size_bytes);
+    EXPECT_EQ(before.mtime_ns, mtime_ns);
+    EXPECT_EQ(tree_.get(object->outdated).value_or(nullptr), object) << "as by /proc/self/fd/3";
+  }
+  const ObjectPtr third = open();
+  close(first);
+  EXPECT_EQ(told(), it_) << "the second is open";
+  close(second);
+  EXPECT_EQ(told(), nothing_) << "what its node has now is held by no reader";
+  EXPECT_EQ(tree_.read().live(there_), third);
+  EXPECT_FALSE(tree_.get(second->outdated));
+  close(third);
+  EXPECT_EQ(tree_.read().objects_in_ram(), in_ram);
+  EXPECT_EQ(stat(there_).size_bytes, 500u);
+}
+
+TEST_F(TreePeersChangedFile, IsReadOnWhenItGoesThen) {
+  const ObjectPtr first = open();
+  say(kA, {put_version(2, 3000)});
+  const ObjectPtr second = open();
+  say(kA, {UnnameRecord{id(5), "x", id(9), false}});
+  EXPECT_FALSE(find(id(5), "x").valid());
+  EXPECT_EQ(stat(first->outdated).nlink, 0u);
+  EXPECT_EQ(stat(first->outdated).size_bytes, 1000u);
+  EXPECT_EQ(stat(there_).size_bytes, 3000u);
+  close(first);
+  EXPECT_EQ(told(), it_);
+  close(second);
+  EXPECT_EQ(told(), nothing_);
+}
+
+TEST_F(TreePeersChangedFile, IsToldOfAlsoWhereAllOfItsNodeIsReadAnew) {
+  const ObjectPtr first = open();
+  say(kA, {put_version(2, 3000)});
+  tree_.write().follow_all(kA);
+  EXPECT_EQ(told(), it_);
+  close(first);
+  EXPECT_EQ(told(), nothing_);
+}
+
+TEST_F(TreePeersChangedFile, OfWhichOnlyAttributesChangedIsTheSame) {
+  const ObjectPtr first = open();
+  PutRecord same = put_version(1, 1000);
+  same.object.attributes.mode = S_IFREG | 0600;
+  say(kA, {same});
+  EXPECT_EQ(open(), first);
+  EXPECT_EQ(stat(there_).mode & 0777, 0600u);
+  close(first);
+  close(first);
+}
+
+TEST_F(TreePeersChangedFile, ThatIsRawIsTheSameWithItsNewLength) {
+  say(kA, {put_version(2, 4000, PlaceKind::kRaw)});
+  const ObjectPtr first = open();
+  say(kA, {put_version(3, 9000, PlaceKind::kRaw)});
+  EXPECT_EQ(open(), first);
+  EXPECT_EQ(stat(there_).size_bytes, 9000u);
+  EXPECT_EQ(stat(there_).mtime_ns, 300);
+  EXPECT_EQ(first->size_bytes, 9000u);
+  close(first);
+  close(first);
+}
+
 TEST_F(TreePeersTest, ALookWritesNothing) {
   give_directory(kA);
   say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});

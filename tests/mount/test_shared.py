@@ -1,7 +1,9 @@
 """Two nodes on one volume, as two mounts of one directory: what one stores the other reads; both change names in one tree."""
 
+import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import shutil
 import subprocess
@@ -315,6 +317,107 @@ def test_who_has_it_open_reads_on(nodes):
         assert not exists(b, "chunk")
         file.seek(0)
         assert_bytes(file.read(), content)
+
+
+class Held:
+    """Ways in which programs have a file open: a descriptor, one with O_DIRECT, and a mapping without any descriptor."""
+
+    def __init__(self, path, content):
+        self.content, self.stat = content, os.stat(path)
+        self.file = open(path, "rb", buffering=0)  # pylint: disable=consider-using-with
+        self.direct = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        with open(path, "rb") as file:
+            self.mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self.check()
+
+    def check(self):
+        whole = len(self.content)
+        assert_bytes(os.pread(self.file.fileno(), 2 * whole, 0), self.content)
+        buffer = mmap.mmap(-1, whole + 2 * MIB)
+        assert os.preadv(self.direct, [buffer], 0) == whole
+        assert_bytes(buffer[:whole], self.content)
+        assert_bytes(self.mapping[:], self.content)
+        with open(f"/proc/self/fd/{self.file.fileno()}", "rb", buffering=0) as again:
+            assert_bytes(again.read(), self.content)
+        for file in (self.file.fileno(), self.direct):
+            assert as_one(os.fstat(file)) == as_one(self.stat)
+
+    def close(self):
+        self.file.close()
+        os.close(self.direct)
+        self.mapping.close()
+
+
+def as_one(stat):
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+def rewrite(path, content):
+    with open(path, "wb") as file:
+        file.write(content[::-1])
+
+
+def append(path, content):
+    with open(path, "ab") as file:
+        file.write(content[:5000])
+
+
+def cut(path, content):
+    os.truncate(path, len(content) // 2 + 7)
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_who_opens_a_changed_file_sees_it_though_others_have_it_open_as_it_was(new_mount, size, passthrough):
+    a = new_mount({"node": "a"})
+    b = new_mount({"node": "b", "passthrough": passthrough}, volume=a.volume)
+    there, here = os.path.join(a.path, "file"), os.path.join(b.path, "file")
+    store(a, "file", payload(1, size))
+    publish(a, b)
+    holders = [Held(here, payload(1, size))]
+    for change in (rewrite, append, cut, rewrite):
+        before = os.stat(here)
+        change(there, holders[-1].content)
+        publish(a, b)
+        content, now = load(a, "file"), os.stat(there)
+        assert_bytes(load(b, "file"), content)
+        seen = []
+
+        def is_seen():
+            seen.append(os.stat(here))
+            assert as_one(seen[-1])[1:] in (as_one(before)[1:], as_one(now)[1:])
+            return as_one(seen[-1])[1:] == as_one(now)[1:]  # pylint: disable=cell-var-from-loop
+
+        wait_until(is_seen, SOON, "the kernel asks again")
+        assert seen[-1].st_ino == before.st_ino
+        for held in holders:
+            held.check()
+        holders.append(Held(here, content))
+    for held in reversed(holders):
+        held.check()
+        held.close()
+    assert_bytes(load(b, "file"), content)
+    assert b.status()["errors"]["checksum"] == 0
+    wait_until(lambda: a.status()["held_for_peers_bytes"] == 0, SOON, "what was closed is given back")
+
+
+def test_who_has_a_raw_file_open_sees_what_its_node_changes(new_mount):
+    a = new_mount({"node": "a", "raw_above": "1M"})
+    b = new_mount({"node": "b", "raw_above": "1M"}, volume=a.volume)
+    there, here = os.path.join(a.path, "file"), os.path.join(b.path, "file")
+    with open(there, "wb") as writer, contextlib.ExitStack() as opened:
+        writer.truncate(4 * MIB)
+        for size in (4 * MIB, 2 * MIB + 5, 6 * MIB):
+            writer.truncate(size)
+            os.pwrite(writer.fileno(), payload(size, size), 0)
+            os.fsync(writer.fileno())
+            publish(a, b)
+            file = opened.enter_context(open(here, "rb", buffering=0))
+            assert_bytes(file.read(), payload(size, size))
+            wait_until(lambda: os.stat(here).st_size == size, SOON, "the kernel asks again")  # pylint: disable=cell-var-from-loop
+            for each in (file, opened.enter_context(open(f"/proc/self/fd/{file.fileno()}", "rb", buffering=0))):
+                assert os.fstat(each.fileno()).st_size == size
+            assert_bytes(load(b, "file"), payload(size, size))
 
 
 @pytest.mark.parametrize("end", [Mount.stop, Mount.kill], ids=["unmounted", "killed"])
