@@ -309,6 +309,9 @@ Status StoreImpl::close() {
     status = checkpointer_->sync_point();
   }
   if (peers_) peers_->stop();
+  record_waiters_->stop();  // calls that wait keep objects of the Tree
+  record_waiters_->resume();
+  resumer_.give_answers();
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();

@@ -109,8 +109,9 @@ bool enabled(Level level) { return static_cast<int>(level) >= current_level.load
 
 Status to_file(const std::string& path, size_t max_bytes, size_t keep_files) {
   struct stat there{};
-  if (::stat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISCHR(there.st_mode))  // opening a pipe would wait for a reader
-    return fail(Code::kInvalid, fmt::format("log file {}: not a regular file; name one, or leave the option out", path));
+  const bool is_pipe = ::stat(path.c_str(), &there) == 0 && S_ISFIFO(there.st_mode);
+  if (is_pipe && !UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)))  // opening it would wait for a reader
+    return fail(Code::kInvalid, fmt::format("log file {}: a pipe that nobody reads; name a file, or leave the option out", path));
   try {
     sinks().logger.store(
         sinks().make(std::make_shared<spdlog::sinks::rotating_file_sink_mt>(path, max_bytes, keep_files)));

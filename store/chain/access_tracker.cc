@@ -85,6 +85,11 @@ AccessTracker::Lock AccessTracker::lock_up_to_date() {
   return lock;
 }
 
+// Before listeners are told of something else.
+void AccessTracker::catch_up() {
+  if (notes_count_.load(std::memory_order_relaxed) > 0) lock_up_to_date();
+}
+
 void AccessTracker::work_off() {
   while (notes_count_.load(std::memory_order_relaxed) > 0) {
     size_t count = 0;
@@ -139,8 +144,9 @@ void AccessTracker::remember_directory(ObjectId parent, std::string_view name, O
 }
 
 void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
-  const Lock lock = lock_up_to_date();
+  catch_up();
   for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
+  const Lock lock = lock_up_to_date();
   const ChainKey key = chain_key(parent, name);
   chains_.on_made(thread_id, stem_of(parent, name), key);
   remember_directory(parent, name, id);
@@ -192,8 +198,9 @@ void AccessTracker::closed(const void* handle, ObjectId id, int64_t now_ns) {
 }
 
 ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
-  const Lock lock = lock_up_to_date();
+  catch_up();
   for (AccessListener* listener : listeners_) listener->created(parent, name, id);
+  const Lock lock = lock_up_to_date();
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
   ChainOrigin origin;
@@ -208,8 +215,9 @@ ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::str
 
 void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin,
                               uint64_t size_bytes) {
-  const Lock lock = lock_up_to_date();
+  catch_up();
   for (AccessListener* listener : listeners_) listener->published(thread_id, parent, name, id, size_bytes);
+  const Lock lock = lock_up_to_date();
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
   origin.key = chain_key(parent, name);
@@ -236,9 +244,10 @@ std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& item
 }
 
 void AccessTracker::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
-  Lock lock = lock_up_to_date();
+  catch_up();
   for (AccessListener* listener : listeners_)
     for (const Loaded& body : bodies) listener->loaded_ahead(body.id);
+  Lock lock = lock_up_to_date();
   for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
 }
@@ -254,8 +263,9 @@ void AccessTracker::left_ram(ObjectId id) {
 }
 
 void AccessTracker::deleted(ObjectId id) {
-  const Lock lock = lock_up_to_date();
+  catch_up();
   for (AccessListener* listener : listeners_) listener->deleted(id);
+  const Lock lock = lock_up_to_date();
   chains_.on_deleted(id);
   file_stems_.erase(id);
   announced_directories_.erase(id);

@@ -101,6 +101,7 @@ class AccessTracker {
   void take(const Report& report);
   bool note(const Report& report);
   Lock lock_up_to_date();
+  void catch_up();
 
   // Caller holds mutex_.
   void work_off();

@@ -159,6 +159,7 @@ void Recovery::take_leftovers() {
   std::vector<FreedPlace> held = parts_.orphans.take_leftovers(*found_.index);
   std::erase_if(held, [this](const FreedPlace& freed) {
     const auto record = found_.index->find_object_summary(freed.object);
+    if (!record) parts_.orphans.doubt_places();
     return !record || (*record && (*record)->body.place.extent == freed.place.extent && (*record)->body.place.offset == freed.place.offset);
   });
   parts_.dead.found(held);

@@ -25,7 +25,7 @@ Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source, boo
   // A version whose record went to another version, or which no lane wrote while it had no name: its body is written anew.
   if (source->is_regular() && (is_lost && source->content_dirty() ? !source->sealing : !source->durable && !source->content_dirty())) {
     if (!parts_.changes.reserve_space(*source, source->size_bytes)) return std::unexpected(parts_.writes.no_space(*source, source->size_bytes));
-    parts_.changes.content_changed(source);
+    parts_.changes.mark_content_dirty(source);
   }
   return {};
 }

@@ -54,6 +54,7 @@ class OrphanNotes {
   // Whether peers read only those places of the earlier lives that DeadSpace was given, or none.
   bool places_known() const { return places_known_; }
   void now_places_are_known() { places_known_ = true; }  // nobody reads any other place now
+  void doubt_places() { places_known_ = false; }
 
   // Packs may hold blocks that no record names.
   bool packs_unswept() const { return packs_unswept_; }

@@ -1,5 +1,6 @@
 #include "store/tree/lost_versions.h"
 
+#include <algorithm>
 #include <ranges>
 
 namespace kvcachefs {
@@ -32,7 +33,8 @@ std::optional<LostVersions::Lost> LostVersions::take_of(ObjectId parent, std::st
 
 std::optional<LostVersions::Lost> LostVersions::take_excess(uint64_t most_bytes) {
   if (lost_.empty() || (lost_.size() <= kMost && bytes_ <= most_bytes)) return std::nullopt;
-  return take(lost_.begin()->first);
+  const auto oldest = std::ranges::find_if(lost_, [this](const auto& each) { return each.first != held_; });
+  return oldest == lost_.end() ? std::nullopt : take(oldest->first);
 }
 
 std::optional<LostVersions::Lost> LostVersions::take_over(int64_t now_ns) {

@@ -41,13 +41,19 @@ class LostVersions {
   std::optional<Lost> take_excess(uint64_t most_bytes);
   // Takes one that is not to be kept at this time.
   std::optional<Lost> take_over(int64_t now_ns);
-  void clear() { lost_.clear(); }
+  // This one is not taken as excess while its rename is under way; {}: none.
+  void hold(ObjectId id) { held_ = id; }
+  void clear() {
+    lost_.clear();
+    bytes_ = 0;
+  }
 
  private:
   static constexpr size_t kMost = 1024;
 
   std::map<ObjectId, Lost> lost_;  // later ids are newer
   uint64_t bytes_ = 0;
+  ObjectId held_;
 };
 
 }  // namespace kvcachefs

@@ -92,14 +92,16 @@ void Tree::Write::end_lingering(bool all) {
 // --- for a call that is repeated, or waits ---
 
 std::shared_ptr<void> Tree::keep_for_call(ObjectId id) {
-  Write names = write();
-  const auto object = names.get(id);
-  if (!object) return nullptr;
+  const auto kept = std::make_shared<StaleOpens::Released>();
   {
+    Write names = write();
+    const auto object = names.get(id);
+    if (!object) return nullptr;
+    kept->push_back(*object);
     const auto lock = (*object)->lock();
     ++(*object)->kept_for_repeat;
   }
-  return {object->get(), [this, kept = *object](void*) { write().let_go({kept}); }};
+  return {kept.get(), [this, kept](void*) { write().let_go(*kept); }};  // without the lock: if this throws, it is let go at once
 }
 
 void Tree::Write::keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id) {

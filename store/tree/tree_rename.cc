@@ -89,7 +89,10 @@ Status Tree::Write::rename(Rename& rename) {
   for (const ObjectPtr& moved : {rename.source, rename.target})
     if (moved) journal_adopted(moved->id);
   KVC_ASSIGN(Namespace::Edit old_state, rename.was_lost ? names().edit_own(rename.parent, rename.name) : edit(rename.parent, rename.name));
-  KVC_ASSIGN(Namespace::Edit new_state, edit(rename.new_parent, rename.new_name));  // nothing fails from here on
+  if (rename.was_lost) tree().lost_.hold(rename.source->id);  // the edit may add another one
+  auto edited = edit(rename.new_parent, rename.new_name);
+  tree().lost_.hold({});
+  KVC_ASSIGN(Namespace::Edit new_state, std::move(edited));  // nothing fails from here on
   tree().parts_.records.accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
   const std::vector<ObjectId> dropped_versions = move_name(rename, old_state, new_state);
   note_moved(rename);

@@ -248,7 +248,7 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
 
 void Checkpointer::note_leftovers(std::span<const FreedPlace> taken, bool ends) {
   OrphanNotes::MayBeRead may_be_read;
-  if (holds_) holds_->begin({});  // looks at what is known; reclaim() begins anew
+  if (holds_) holds_->refresh();
   if (holds_) may_be_read = [this](const FreedPlace& freed) { return holds_->may_hold(freed); };
   parts_.orphans.note_leftovers(parts_.index, taken, may_be_read, ends);
 }
@@ -267,7 +267,7 @@ PeerHolds::Earlier Checkpointer::earlier_lives() {
       return record && *record && (*record)->body.version == 1;
     });
   }
-  if (holds_ && earlier == PeerHolds::Earlier::kFree) parts_.orphans.now_places_are_known();
+  if (holds_ && earlier == PeerHolds::Earlier::kFree && !parts_.orphans.unlisted()) parts_.orphans.now_places_are_known();
   held_of_earlier_lives_bytes_ = earlier == PeerHolds::Earlier::kFree ? 0 : parts_.orphans.bytes();
   return earlier;
 }
