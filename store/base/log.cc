@@ -1,5 +1,6 @@
 #include "store/base/log.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -110,7 +111,7 @@ bool enabled(Level level) { return static_cast<int>(level) >= current_level.load
 Status to_file(const std::string& path, size_t max_bytes, size_t keep_files) {
   struct stat there{};
   const bool is_pipe = ::stat(path.c_str(), &there) == 0 && S_ISFIFO(there.st_mode);
-  if (is_pipe && !UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)))  // opening it would wait for a reader
+  if (is_pipe && !UniqueFd(::open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC)).valid())  // opening it would wait for a reader
     return fail(Code::kInvalid, fmt::format("log file {}: a pipe that nobody reads; name a file, or leave the option out", path));
   try {
     sinks().logger.store(

@@ -35,13 +35,11 @@ class Tree::View {
   };
   // The body whose sidecar this name is, as a probe of the name tells it; `there`: the sidecar exists.
   std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
-
   bool is_only_adopted(ObjectId id) const { return tree_->unjournaled_.contains(id); }  // in RAM alone, see adopt_directory()
   // kOtherNode if peers have a part in the object: only its node may rename it.
   Status check_own(const Object& object, const std::string& what) const;
 
-  // Several writers have the name, each with a version of its own.
-  bool has_versions(ObjectId parent, std::string_view name) const;
+  bool has_versions(ObjectId parent, std::string_view name) const;  // several writers have the name, each with a version of its own
   // Whether it is a version of a temporary name, also the last one left. The kernel does not cache it under that name: a lookup may be answered
   // after another version's rename was done here, and before the kernel moved its entry, which would carry the time-out to the target.
   bool is_one_of_several(ObjectId id) const;

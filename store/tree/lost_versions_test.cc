@@ -1,0 +1,44 @@
+#include "store/tree/lost_versions.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+
+namespace kvcachefs {
+namespace lost_versions_test {
+
+constexpr ObjectId kParent{1};
+
+ObjectId id_of(uint64_t number) { return ObjectId::make(0, 1, number); }
+
+LostVersions::Lost version(uint64_t number, uint64_t bytes, int64_t until_ns = 100) {
+  return {.object = std::make_shared<Object>(id_of(number), Attributes{}), .parent = kParent, .name = "x.tmp", .bytes = bytes, .until_ns = until_ns};
+}
+
+std::optional<ObjectId> id_in(const std::optional<LostVersions::Lost>& lost) { return lost ? std::optional(lost->object->id) : std::nullopt; }
+
+TEST(LostVersions, BeyondTheBoundTheOldestGo) {
+  LostVersions lost;
+  for (uint64_t i = 1; i <= 3; ++i) lost.add(version(i, 10));
+  EXPECT_FALSE(lost.take_excess(30));
+  EXPECT_EQ(id_in(lost.take_excess(20)), id_of(1));
+  EXPECT_FALSE(lost.take_excess(20));
+  lost.clear();
+  lost.add(version(4, 20));
+  EXPECT_FALSE(lost.take_excess(20)) << "nothing of those that were cleared counts";
+}
+
+TEST(LostVersions, OneThatIsBeingRenamedDoesNotGo) {
+  LostVersions lost;
+  for (uint64_t i = 1; i <= 2; ++i) lost.add(version(i, 10));
+  lost.hold(id_of(1));
+  EXPECT_EQ(id_in(lost.take_excess(5)), id_of(2));
+  EXPECT_FALSE(lost.take_excess(5));
+  EXPECT_TRUE(lost.has(id_of(1)));
+  lost.hold({});
+  EXPECT_EQ(id_in(lost.take_excess(5)), id_of(1));
+}
+
+}  // namespace lost_versions_test
+}  // namespace kvcachefs
