@@ -7,6 +7,7 @@ namespace kvcachefs {
 int errno_of(const Error& error) {
   switch (error.code) {
     case Code::kNotFound: return ENOENT;
+    case Code::kAbsentForNow: return ENOENT;  // the kernel does not cache this answer
     case Code::kExists: return EEXIST;
     case Code::kNotDirectory: return ENOTDIR;
     case Code::kIsDirectory: return EISDIR;

@@ -119,7 +119,7 @@ Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId
   Store& store = *driver_of(request).store;
   const Caller caller = caller_of(request);
   OpenRequest how = open_request_of(file.flags);
-  const auto is_gone = [](const Error& error) { return error.code == Code::kNotFound || error.code == Code::kStale; };
+  const auto is_gone = [](const Error& error) { return error.code == Code::kNotFound || error.code == Code::kAbsentForNow || error.code == Code::kStale; };
   for (int round = 0;; ++round) {
     how.truncate = false;
     auto made = store.create(directory, name, mode, how, caller);
@@ -136,6 +136,7 @@ Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId
     Accepted accepted(store, *opened);
     if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened, groups_of(request));
     auto now = store.stat(found->id);  // the open may have emptied it
+    if (now) now->brief = found->brief;
     return std::pair{now ? *now : *found, accepted.take()};
   }
 }

@@ -75,9 +75,10 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       stat.brief = true;
       return stat;
     }
+    const Code absent = tree.hides_version(parent, name, {}) ? Code::kAbsentForNow : Code::kNotFound;  // its writer's rename is to come here
     tree.unlock();
     parts_.probes.missed(caller.thread_id, parent, name, why_absent(parent, name));
-    return fail(Code::kNotFound, entry_text(parent, name));
+    return fail(absent, entry_text(parent, name));
   }
   const NameState* state = tree.names().dirty(parent, name);
   const bool several = state != nullptr && !state->older_versions.empty();

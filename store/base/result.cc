@@ -67,6 +67,7 @@ std::string_view code_name(Code code) {
     case Code::kVersion: return "unknown version";
     case Code::kCanceled: return "canceled";
     case Code::kNoData: return "no data";
+    case Code::kAbsentForNow: return "absent for now";
     case Code::kOtherNode: return "of another node";
   }
   return "unknown";

@@ -34,6 +34,7 @@ enum class Code : uint8_t {
   kVersion,         // on-volume format this program does not know
   kCanceled,        // shutting down
   kNoData,          // SEEK_DATA past the last byte
+  kAbsentForNow,    // no such name for this caller now, but for others: clients must not remember that
   kOtherNode,       // belongs to a peer, or is shared with one: only its own node can do that
 };
 

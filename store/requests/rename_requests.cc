@@ -1,5 +1,8 @@
 #include "store/requests/rename_requests.h"
 
+#include <memory>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
@@ -7,24 +10,28 @@
 
 namespace kvcachefs {
 
-Status RenameRequests::rename_now(Rename& rename) {
+Status RenameRequests::rename_now(Attempt& attempt) {
+  Rename& rename = attempt.asked;
   if (rename.new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
   const KnownProcesses processes(parts_.tree.writers_of(rename.parent, rename.name, rename.thread_id));
   Tree::Write tree = parts_.tree.write();
   KVC_TRY(tree.resolve_rename(rename));
   if (!rename.source) return {};
-  KVC_TRY(prepare_rename(tree, rename.source, rename.was_lost));
+  KVC_TRY(prepare_rename(tree, attempt));
   return tree.rename(rename);
 }
 
 // Checks that the body is whole, and that it will be journaled as it is now.
-Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source, bool is_lost) {
+Status RenameRequests::prepare_rename(Tree::Write&, Attempt& attempt) {
+  const ObjectPtr& source = attempt.asked.source;
+  const bool is_lost = attempt.asked.was_lost;
   const auto lock = source->lock();
   if (source->write_error) return std::unexpected(*source->write_error);
   // A version whose record went to another version, or which no lane wrote while it had no name: its body is written anew.
   if (source->is_regular() && (is_lost && source->content_dirty() ? !source->sealing : !source->durable && !source->content_dirty())) {
-    if (!parts_.changes.reserve_space(*source, source->size_bytes)) return std::unexpected(parts_.writes.no_space(*source, source->size_bytes));
+    attempt.lacks_room = !parts_.changes.reserve_space(*source, source->size_bytes);
+    if (attempt.lacks_room) return std::unexpected(parts_.writes.no_space(*source, source->size_bytes));
     parts_.changes.mark_content_dirty(source);
   }
   return {};
@@ -39,12 +46,19 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
     for (const ObjectPtr& object : asked.looked_at) parts_.tree.forget_when_idle(object);
   };
   auto finish = [this, forget](Rename asked, StatusCompletion reply) {
-    const Status status = rename_now(asked);
-    if (!status || !asked.source) forget(asked);
-    if (!status) return reply(status);
-    parts_.dirty.wake();
-    if (!parts_.options.durable_close()) return reply({});
-    parts_.urgent.make_all_durable(std::move(asked.unsealed), parts_.options.durable_sync(), std::move(reply));
+    auto last = std::make_shared<std::pair<Attempt, Status>>();
+    const auto attempt = [this, forget, last, asked = std::move(asked)]() -> Status {
+      last->first = {asked};
+      last->second = rename_now(last->first);
+      if (!last->second || !last->first.asked.source) forget(last->first.asked);
+      return last->first.lacks_room ? last->second : Status{};  // a write that failed for want of room is no reason to wait
+    };
+    parts_.space_waiters.with_room(attempt, [this, last, reply = std::move(reply)](const Status& waited) mutable {
+      if (!waited || !last->second) return reply(waited ? std::move(last->second) : waited);
+      parts_.dirty.wake();
+      if (!parts_.options.durable_close()) return reply({});
+      parts_.urgent.make_all_durable(std::move(last->first.asked.unsealed), parts_.options.durable_sync(), std::move(reply));
+    });
   };
   if (!parts_.options.durable_close()) return finish(std::move(rename), std::move(done));
 

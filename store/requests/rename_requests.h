@@ -10,6 +10,7 @@
 #include "store/object/dirty_queue.h"
 #include "store/object/object.h"
 #include "store/requests/write_requests.h"
+#include "store/space/space_waiters.h"
 #include "store/tree/rename.h"
 #include "store/tree/tree.h"
 #include "store/writeback/urgent_lane.h"
@@ -25,19 +26,24 @@ class RenameRequests {
     const BodyChanges& changes;
     DirtyQueue& dirty;
     UrgentLane& urgent;
+    SpaceWaiters& space_waiters;
     ProbeCounts& probes;
     const LiveOptions& options;
     bool read_only;
   };
   explicit RenameRequests(Parts parts) : parts_(parts) {}
 
-  // As in store.h.
+  // As in store.h. Waits for room, without a thread, if the source has to be written anew.
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
               const Caller& caller, StatusCompletion done);
 
  private:
-  Status rename_now(Rename& rename);
-  Status prepare_rename(Tree::Write&, const ObjectPtr& source, bool is_lost);
+  struct Attempt {  // of a rename
+    Rename asked;
+    bool lacks_room = false;
+  };
+  Status rename_now(Attempt& attempt);
+  Status prepare_rename(Tree::Write&, Attempt& attempt);
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   const Parts parts_;

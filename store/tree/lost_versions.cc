@@ -14,6 +14,7 @@ std::vector<ObjectPtr> LostVersions::of(ObjectId parent, std::string_view name) 
 
 void LostVersions::add(Lost lost) {
   bytes_ += lost.bytes;
+  if (lost.only_in_ram) bytes_in_ram_ += lost.bytes;
   const ObjectId id = lost.object->id;
   lost_.emplace(id, std::move(lost));
 }
@@ -22,6 +23,7 @@ std::optional<LostVersions::Lost> LostVersions::take(ObjectId id) {
   auto taken = lost_.extract(id);
   if (taken.empty()) return std::nullopt;
   bytes_ -= taken.mapped().bytes;
+  if (taken.mapped().only_in_ram) bytes_in_ram_ -= taken.mapped().bytes;
   return std::move(taken.mapped());
 }
 
@@ -31,9 +33,10 @@ std::optional<LostVersions::Lost> LostVersions::take_of(ObjectId parent, std::st
   return std::nullopt;
 }
 
-std::optional<LostVersions::Lost> LostVersions::take_excess(uint64_t most_bytes) {
-  if (lost_.empty() || (lost_.size() <= kMost && bytes_ <= most_bytes)) return std::nullopt;
-  const auto oldest = std::ranges::find_if(lost_, [this](const auto& each) { return each.first != held_; });
+std::optional<LostVersions::Lost> LostVersions::take_excess(uint64_t most_bytes, uint64_t most_bytes_in_ram) {
+  const bool any = lost_.size() > kMost || bytes_ > most_bytes;
+  if (!any && bytes_in_ram_ <= most_bytes_in_ram) return std::nullopt;
+  const auto oldest = std::ranges::find_if(lost_, [&](const auto& each) { return each.first != held_ && (any || each.second.only_in_ram); });
   return oldest == lost_.end() ? std::nullopt : take(oldest->first);
 }
 

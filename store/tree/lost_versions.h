@@ -25,6 +25,7 @@ class LostVersions {
     ObjectId parent;
     std::string name;
     uint64_t bytes = 0;
+    bool only_in_ram = false;
     int64_t until_ns = 0;  // monotonic
   };
 
@@ -37,22 +38,22 @@ class LostVersions {
   void add(Lost lost);
   std::optional<Lost> take(ObjectId id);
   std::optional<Lost> take_of(ObjectId parent, std::string_view name, uint32_t writer_thread);  // any of them
-  // Takes the oldest if there are more than `most` bytes, or too many.
-  std::optional<Lost> take_excess(uint64_t most_bytes);
+  // Takes the oldest if there are more bytes, or too many; if more are only in RAM, the oldest of those.
+  std::optional<Lost> take_excess(uint64_t most_bytes, uint64_t most_bytes_in_ram);
   // Takes one that is not to be kept at this time.
   std::optional<Lost> take_over(int64_t now_ns);
   // This one is not taken as excess while its rename is under way; {}: none.
   void hold(ObjectId id) { held_ = id; }
   void clear() {
     lost_.clear();
-    bytes_ = 0;
+    bytes_ = bytes_in_ram_ = 0;
   }
 
  private:
   static constexpr size_t kMost = 1024;
 
   std::map<ObjectId, Lost> lost_;  // later ids are newer
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, bytes_in_ram_ = 0;
   ObjectId held_;
 };
 

@@ -12,8 +12,8 @@ constexpr ObjectId kParent{1};
 
 ObjectId id_of(uint64_t number) { return ObjectId::make(0, 1, number); }
 
-LostVersions::Lost version(uint64_t number, uint64_t bytes, int64_t until_ns = 100) {
-  return {.object = std::make_shared<Object>(id_of(number), Attributes{}), .parent = kParent, .name = "x.tmp", .bytes = bytes, .until_ns = until_ns};
+LostVersions::Lost version(uint64_t number, uint64_t bytes, bool only_in_ram = false, int64_t until_ns = 100) {
+  return {.object = std::make_shared<Object>(id_of(number), Attributes{}), .parent = kParent, .name = "x.tmp", .bytes = bytes, .only_in_ram = only_in_ram, .until_ns = until_ns};
 }
 
 std::optional<ObjectId> id_in(const std::optional<LostVersions::Lost>& lost) { return lost ? std::optional(lost->object->id) : std::nullopt; }
@@ -21,23 +21,34 @@ std::optional<ObjectId> id_in(const std::optional<LostVersions::Lost>& lost) { r
 TEST(LostVersions, BeyondTheBoundTheOldestGo) {
   LostVersions lost;
   for (uint64_t i = 1; i <= 3; ++i) lost.add(version(i, 10));
-  EXPECT_FALSE(lost.take_excess(30));
-  EXPECT_EQ(id_in(lost.take_excess(20)), id_of(1));
-  EXPECT_FALSE(lost.take_excess(20));
+  EXPECT_FALSE(lost.take_excess(30, 0));
+  EXPECT_EQ(id_in(lost.take_excess(20, 0)), id_of(1));
+  EXPECT_FALSE(lost.take_excess(20, 0));
   lost.clear();
   lost.add(version(4, 20));
-  EXPECT_FALSE(lost.take_excess(20)) << "nothing of those that were cleared counts";
+  EXPECT_FALSE(lost.take_excess(20, 0)) << "nothing of those that were cleared counts";
+}
+
+TEST(LostVersions, WhatIsInRamAloneHasItsOwnBound) {
+  LostVersions lost;
+  lost.add(version(1, 100));
+  lost.add(version(2, 10, true));
+  lost.add(version(3, 10, true));
+  EXPECT_FALSE(lost.take_excess(200, 20));
+  EXPECT_EQ(id_in(lost.take_excess(200, 10)), id_of(2)) << "the older one of those";
+  EXPECT_FALSE(lost.take_excess(200, 10));
+  EXPECT_TRUE(lost.has(id_of(1)));
 }
 
 TEST(LostVersions, OneThatIsBeingRenamedDoesNotGo) {
   LostVersions lost;
   for (uint64_t i = 1; i <= 2; ++i) lost.add(version(i, 10));
   lost.hold(id_of(1));
-  EXPECT_EQ(id_in(lost.take_excess(5)), id_of(2));
-  EXPECT_FALSE(lost.take_excess(5));
+  EXPECT_EQ(id_in(lost.take_excess(5, 0)), id_of(2));
+  EXPECT_FALSE(lost.take_excess(5, 0));
   EXPECT_TRUE(lost.has(id_of(1)));
   lost.hold({});
-  EXPECT_EQ(id_in(lost.take_excess(5)), id_of(1));
+  EXPECT_EQ(id_in(lost.take_excess(5, 0)), id_of(1));
 }
 
 }  // namespace lost_versions_test

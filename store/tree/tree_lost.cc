@@ -41,14 +41,14 @@ bool Tree::View::hides_version(ObjectId parent, std::string_view name, ObjectId 
 void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept) {
   const Parts& parts = tree().parts_;
   LostVersions::Lost lost{.object = object, .parent = parent, .name = std::string(name), .bytes = 0, .until_ns = 0};
-  uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity;
+  const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity, most_bytes_in_ram = parts.pool.limit_bytes() / kPartOfMemory;
   {
     const auto lock = object->lock();
     lost.bytes = object->size_bytes;
     lost.until_ns = object->last_write_ns + kAboutToRenameNs;
-    if (object->content_dirty()) most_bytes = std::min(most_bytes, parts.pool.limit_bytes() / kPartOfMemory);  // no lane writes a file without a name
+    lost.only_in_ram = object->content_dirty();  // no lane writes a file without a name
   }
-  if (!may_be_kept || object->nlink != 1 || lost.bytes > most_bytes || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
+  if (!may_be_kept || object->nlink != 1 || lost.bytes > (lost.only_in_ram ? std::min(most_bytes, most_bytes_in_ram) : most_bytes) || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
     change_links(object, -1);
     return forget_if_idle(object);
   }
@@ -59,7 +59,7 @@ void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::strin
     object->nlink = 0;
   }
   tree().lost_.add(std::move(lost));
-  while (const auto oldest = tree().lost_.take_excess(most_bytes)) end_lost(oldest->object);
+  while (const auto oldest = tree().lost_.take_excess(most_bytes, most_bytes_in_ram)) end_lost(oldest->object);
   tree().has_versions_ = true;
 }
 
