@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <utility>
+#include <vector>
 
 #include "fs/driver.h"
 #include "fs/open_guards.h"
@@ -44,16 +45,26 @@ bool told_to_look_again(const Request& request, const OpenRequest& how, ObjectId
   return true;
 }
 
+// Another node has changed the file a moment ago, and the kernel may have its former size. This drops the attributes only, and takes no lock of the inode.
+void forget_former_attributes(Driver& driver, fuse_ino_t node, const Handle* opened) {
+  if (driver.store->changed_lately(opened)) fuse_lowlevel_notify_inval_inode(driver.session, node, -1, 0);
+}
+
 // Opens what the nodeid shows: of another node's file that is open, the state that is open.
 Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRequest& how, HeldNode& held) {
   Driver& driver = driver_of(request);
+  std::vector<Accepted> earlier;  // until the end: what a repeated lookup found stays open, so that the open is not answered ESTALE twice
   while (true) {
     KVC_ASSIGN(Handle* const handle, driver.store->open(object_of(request, node), how, caller_of(request)));
     Accepted accepted(*driver.store, handle);
     const PeerState state = driver.store->peer_state(handle);
     if (!state) return accepted.take();
-    if (!driver.passthrough.hold(ObjectId{node}, state)) continue;  // its node changed the file in this moment
+    if (!driver.passthrough.hold(ObjectId{node}, state)) {  // its node changed the file in this moment
+      earlier.push_back(std::move(accepted));
+      continue;
+    }
     held = HeldNode(driver.passthrough, ObjectId{node});
+    forget_former_attributes(driver, node, accepted.get());
     return accepted.take();
   }
 }

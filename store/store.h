@@ -53,8 +53,7 @@ class Store {
   virtual void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) = 0;
   virtual void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) = 0;
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
-  virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                      RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
+  virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
   // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together. Without "." and "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
 
@@ -85,6 +84,7 @@ class Store {
   virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
   virtual PeerState peer_state(const Handle* handle) const = 0;
+  virtual bool changed_lately(const Handle* handle) const = 0;  // another node's file: the kernel may still have attributes of before
   virtual uint32_t generation_of(ObjectId id) const = 0;  // of the inode: a later mount may give the id to an object of another node or volume
   // The object under which locks of this open are kept: the same for all opens of an object, and for all versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;

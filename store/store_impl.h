@@ -87,6 +87,7 @@ class StoreImpl final : public Store, private StoreRooms {
   PeerState peer_state(const Handle* handle) const override {
     return handle->object->id.is_foreign() ? PeerState(handle->object, &handle->object->outdated) : nullptr;
   }
+  bool changed_lately(const Handle* handle) const override { return tree_->read().changed_lately(handle->object->id); }
   uint32_t generation_of(ObjectId id) const override { return other_nodes_.generation_of(id); }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
@@ -121,9 +122,7 @@ class StoreImpl final : public Store, private StoreRooms {
   void await_loads(Handle* handle, std::move_only_function<void()> then) override { mapped_->await_loads(handle, std::move(then)); }
 
   bool has_room_for_records(uint64_t bytes) override { return record_waiters_->has_room(bytes); }
-  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override {
-    record_waiters_->await_room(bytes, gives_back, std::move(then));
-  }
+  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override { record_waiters_->await_room(bytes, gives_back, std::move(then)); }
   bool has_room_for_xattr(uint64_t bytes) override { return record_waiters_->has_room_for_xattr(bytes); }
   void await_room_for_xattr(uint64_t bytes, StatusCompletion then) override { record_waiters_->await_room_for_xattr(bytes, std::move(then)); }
   std::shared_ptr<void> keep(ObjectId id) override { return tree_->keep_for_call(id); }

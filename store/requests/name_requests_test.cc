@@ -118,7 +118,7 @@ class NameRequestsTest : public WritebackFixture {
                                 false}};
   NameRequests names{{tree, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,
                       probes, counters, options, request_clock, false}};
-  RenameRequests renames{{tree, writes, changes, dirty, urgent, probes, options, false}};
+  RenameRequests renames{{tree, writes, changes, dirty, urgent, space_waiters, probes, options, false}};
 };
 
 TEST_F(NameRequestsTest, WhatIsCreatedIsThereAndOpenAndOneThatIsThereIsNotMadeAgain) {

@@ -83,7 +83,13 @@ Status NameVersions::add_version(Tree::Write& tree, ObjectId parent, std::string
 // --- stand-ins ---
 
 Result<ObjectPtr> NameVersions::object_to_open(ObjectId id, const OpenRequest& request, const Caller& caller) {
-  if (!request.truncate) return parts_.tree.get(id);
+  if (!request.truncate) {
+    auto found = parts_.tree.get(id);
+    if (found || found.error().code != Code::kNotFound) return found;
+    // Its node has changed and removed it since the lookup: the thread opens what it found, for it is not answered kStale twice.
+    if (ObjectPtr kept = parts_.stale_opens.kept_of(caller.thread_id, id)) return kept;
+    return found;
+  }
   const auto asked = parts_.stale_opens.stand_in_of(caller.thread_id, id);
   return asked ? make_stand_in(*asked, caller) : parts_.tree.get(id);
 }

@@ -40,6 +40,13 @@ bool StaleOpens::repeats_open_of(uint32_t thread_id, ObjectId object) const {
   return entry != entries_.end() && is_due(entry->second) && entry->second.told.open && entry->second.kept && entry->second.kept->id == object;
 }
 
+ObjectPtr StaleOpens::kept_of(uint32_t thread_id, ObjectId object) const {
+  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return nullptr;
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  return entry != entries_.end() && entry->second.kept && entry->second.kept->id == object ? entry->second.kept : nullptr;
+}
+
 bool StaleOpens::unknown_was_told() const {
   return clock_.monotonic_ns() - unknown_told_ns_.load(std::memory_order_relaxed) < kRepeatedNs;
 }

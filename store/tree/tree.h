@@ -40,6 +40,7 @@
 #include "store/tree/lost_versions.h"
 #include "store/tree/namespace.h"
 #include "store/tree/peer_leases.h"
+#include "store/tree/recent_changes.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
 #include "store/tree/unlinked_queue.h"
@@ -139,6 +140,7 @@ class Tree {
   std::unordered_map<ObjectId, ObjectPtr> table_;
   std::unordered_multimap<ObjectId, ObjectId> outdated_;  // Object::outdated of those in the table, by the object's id
   uint64_t outdated_given_ = 0;
+  RecentChanges recent_changes_;
   std::deque<Lingering> lingering_;        // oldest first
   std::deque<Lingering> kept_for_rename_;  // oldest first
   LostVersions lost_;

@@ -52,13 +52,13 @@ class Tree::View {
   bool still_needed(const FreedPlace& freed) const;
   static bool is_read_still(Object& object);
   bool is_given_up_and_read(ObjectId id) const;  // a peer's object: in a state that its node has given up
+  bool changed_lately(ObjectId id) const { return tree_->recent_changes_.has(id, tree_->parts_.clock.monotonic_ns()); }  // a peer's
 
  protected:
   explicit View(const Tree& tree) : tree_(&tree) {}
   View(View&& other) = default;
   View& operator=(View&& other) = default;
   bool is_abandoned(ObjectId id, int64_t for_ns) const;
-
   const Tree* tree_;
 };
 

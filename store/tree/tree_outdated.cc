@@ -23,6 +23,7 @@ bool is_same_body(const Body& before, const Body& now) {
 
 // A client that has the object open reads on what it opened, and sees its attributes as they were; the next open gets what its node has now.
 void Tree::Write::look_again(ObjectId id) {
+  tree().recent_changes_.note(id, tree().parts_.clock.monotonic_ns());
   end_quarantine(id);
   forget_removed(id);
   const ObjectPtr object = live(id);

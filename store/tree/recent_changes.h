@@ -1,0 +1,43 @@
+// The peers' objects of which news came a moment ago: the kernel may still have the attributes that it was told before.
+//
+// No lock of its own: the caller holds the Tree's lock, exclusively for note().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_map>
+#include <utility>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+class RecentChanges {
+ public:
+  static constexpr int64_t kForNs = 2'000'000'000;  // the kernel keeps attributes of files for one second
+  static constexpr size_t kMost = 16 * 1024;        // of more, all objects count as changed for that time
+
+  void note(ObjectId id, int64_t now_ns) {
+    while (!order_.empty() && (now_ns - order_.front().first >= kForNs || order_.size() >= kMost)) {
+      if (now_ns - order_.front().first < kForNs) all_until_ns_ = order_.front().first + kForNs;
+      const auto found = at_ns_.find(order_.front().second);
+      if (found != at_ns_.end() && found->second == order_.front().first) at_ns_.erase(found);
+      order_.pop_front();
+    }
+    at_ns_[id] = now_ns;
+    order_.emplace_back(now_ns, id);
+  }
+  bool has(ObjectId id, int64_t now_ns) const {
+    if (now_ns < all_until_ns_) return true;
+    const auto found = at_ns_.find(id);
+    return found != at_ns_.end() && now_ns - found->second < kForNs;
+  }
+
+ private:
+  std::unordered_map<ObjectId, int64_t> at_ns_;
+  std::deque<std::pair<int64_t, ObjectId>> order_;  // oldest first
+  int64_t all_until_ns_ = INT64_MIN;
+};
+
+}  // namespace kvcachefs
