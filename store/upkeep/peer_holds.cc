@@ -33,6 +33,12 @@ void PeerHolds::begin(std::span<const FreedPlace> dead) {
   look(std::move(known));
 }
 
+void PeerHolds::refresh() {
+  auto known = source_.acknowledged();
+  if (!known) known = source_.read();
+  look(std::move(known));
+}
+
 bool PeerHolds::holds(const FreedPlace& freed) {
   if (freed.given_up_at == JournalPosition{}) return false;
   if (std::ranges::binary_search(known_->pinned, freed.object)) {

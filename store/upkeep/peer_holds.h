@@ -34,9 +34,8 @@ class PeerHolds {
   // Call before asking for these places. Blocks on the volume if the known state does not cover all of them.
   void begin(std::span<const FreedPlace> dead);
   bool holds(const FreedPlace& freed);
-  void refresh() {  // adopts what is known, without a begin()
-    if (auto known = source_.acknowledged()) look(std::move(known));
-  }
+  // Adopts what is known, without a begin(): the bytes held since that stay counted. Blocks on the volume if nothing is known.
+  void refresh();
   // Whether others may still read it, as far as is known: true for each place that holds() is true for. Does not block.
   bool may_hold(const FreedPlace& freed) const;
   // Call after them: whether any was held.
