@@ -130,7 +130,7 @@ std::string uuid_digits(ByteSpan uuid) {
 
 std::string format_uuid(const std::array<std::byte, 16>& uuid) {
   std::string text = uuid_digits(uuid);
-  for (const size_t dash : {8, 13, 18, 23}) text.insert(dash, 1, '-');
+  for (const size_t dash : {8U, 13U, 18U, 23U}) text.insert(dash, 1, '-');
   return text;
 }
 
