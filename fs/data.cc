@@ -27,14 +27,13 @@ void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, c
   }
 #endif
   counted.stays();
-  held.stays();
   Handle* const handle = accepted.take();
-  const bool is_held = driver.store->peer_state(handle) != nullptr;
   if (fuse_reply_open(request, &file) == -ENOENT) {  // the request was aborted: no RELEASE will come
     driver.passthrough.release(ObjectId{node}, decision.backing_id > 0);
-    if (is_held) driver.passthrough.let_go(ObjectId{node});
+    held.end();
     driver.store->release(handle);
   }
+  held.stays();
 }
 
 // Answers ESTALE, so that the kernel looks the name up again. Returns false, without an answer, if the kernel did that already or if the path

@@ -99,14 +99,13 @@ void answer_create(const Request& request, fuse_entry_param entry, const fuse_fi
         return answer_create(request, entry, file, object, std::move(accepted));
       }
       Handle* const handle = accepted.take();
-      const bool is_held = driver.store->peer_state(handle) != nullptr;
-      held.stays();
       if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
-        if (is_held) driver.passthrough.let_go(ObjectId{entry.ino});
+        held.end();
         driver.passthrough.release(ObjectId{entry.ino}, false);
         driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
         driver.store->release(handle);
       }
+      held.stays();
     });
   });
 }

@@ -19,7 +19,7 @@ Result<Stat> Lookups::stat_entry(ObjectId parent, std::string_view name, ObjectI
   const Tree::Read tree = parts_.tree.read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
   const bool to_be_adopted = found && found->type_bits == S_IFDIR && found->child.is_foreign();  // by a lookup
-  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id) || tree.hides_version(parent, name, id))
+  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_brief(parent, name, id))
     return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFREG) parts_.peer_leases.listed(parent, id);
   return tree.stat(id);
@@ -43,7 +43,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       }
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
-      if (stat) stat->brief = tree.is_one_of_several(child) || tree.hides_version(parent, name, child);  // a rename moves the kernel's entry
+      if (stat) stat->brief = tree.is_brief(parent, name, child);
       const auto body = tree.body_probed_by(parent, name, found.has_value());
       if (stat && found->type_bits == S_IFREG) stat->brief |= will_be_told(parent, child, caller);
       if (body) parts_.peer_leases.told(parent, body->id);
@@ -107,8 +107,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     stat.id = parts_.stale_opens.stand_in(caller.thread_id, {parts_.new_objects.next_id(), chosen, parent, std::string(name)});
     brief = true;
   }
-  // A rename moves the kernel's entry, with its time-out, to the new name, which may mean another version.
-  stat.brief = brief || tree.is_one_of_several(chosen) || tree.hides_version(parent, name, chosen);
+  stat.brief = brief || tree.is_brief(parent, name, chosen);
   stat.to_be_written = told && told->write;
   return stat;
 }

@@ -220,7 +220,7 @@ Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t until
 Result<bool> Meeting::is_mine() {
   KVC_ASSIGN(const bool listed, is_listed(side_));
   if (!listed) return false;
-  for (const uint64_t block : {0, 1}) {
+  for (const uint64_t block : {0U, 1U}) {
     KVC_ASSIGN(const auto said, hear(side_, block));
     if (said && said->by != id_) return false;
   }

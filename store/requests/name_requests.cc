@@ -113,10 +113,10 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);
   const Tree::Read tree = parts_.tree.read();
-  const bool brief = tree.is_one_of_several(object->id) || tree.hides_version(parent, name, object->id);
+  const bool brief = tree.is_brief(parent, name, object->id);
   const auto object_lock = object->lock();
   Stat stat = tree.stat_of(*object);
-  stat.brief = brief;  // a rename of another version here moves the kernel's entry for this one
+  stat.brief = brief;
   return std::pair{std::move(stat), handle.release()};
 }
 

@@ -60,7 +60,9 @@ class NameVersions {
   void end_repetition(const Caller& caller);
   // As in store.h.
   bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object) {
-    return !parts_.stale_opens.repeats_open_of(caller.thread_id, object) && tell_stale(request, {}, caller);
+    const auto told = parts_.stale_opens.told(caller.thread_id);
+    const bool repeats = told && told->open && parts_.stale_opens.kept_of(caller.thread_id, object);  // its lookup found this object
+    return !repeats && tell_stale(request, {}, caller);
   }
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
 

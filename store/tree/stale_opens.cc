@@ -33,13 +33,6 @@ std::optional<StaleOpens::Told> StaleOpens::told(uint32_t thread_id) const {
   return entry != entries_.end() && is_due(entry->second) ? std::optional(entry->second.told) : std::nullopt;
 }
 
-bool StaleOpens::repeats_open_of(uint32_t thread_id, ObjectId object) const {
-  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return false;
-  std::lock_guard lock(mutex_);
-  const auto entry = entries_.find(thread_id);
-  return entry != entries_.end() && is_due(entry->second) && entry->second.told.open && entry->second.kept && entry->second.kept->id == object;
-}
-
 ObjectPtr StaleOpens::kept_of(uint32_t thread_id, ObjectId object) const {
   if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return nullptr;
   std::lock_guard lock(mutex_);

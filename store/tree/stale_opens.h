@@ -40,8 +40,6 @@ class StaleOpens {
   bool knows(uint32_t thread_id) const;
   // The same, if lately enough that the thread's next call is the repetition.
   std::optional<Told> told(uint32_t thread_id) const;
-  // ... and that call is an open, and the lookup since found this object: an open of it repeats that call.
-  bool repeats_open_of(uint32_t thread_id, ObjectId object) const;
   ObjectPtr kept_of(uint32_t thread_id, ObjectId object) const;  // what the thread's repeated lookup found, if it is this object
   // Whether some thread 0 was answered kStale lately.
   bool unknown_was_told() const;

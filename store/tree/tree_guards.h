@@ -38,12 +38,12 @@ class Tree::View {
   bool is_only_adopted(ObjectId id) const { return tree_->unjournaled_.contains(id); }  // in RAM alone, see adopt_directory()
   // kOtherNode if peers have a part in the object: only its node may rename it.
   Status check_own(const Object& object, const std::string& what) const;
-
   bool has_versions(ObjectId parent, std::string_view name) const;  // several writers have the name, each with a version of its own
-  // Whether it is a version of a temporary name, also the last one left. The kernel does not cache it under that name: a lookup may be answered
-  // after another version's rename was done here, and before the kernel moved its entry, which would carry the time-out to the target.
-  bool is_one_of_several(ObjectId id) const;
-  bool hides_version(ObjectId parent, std::string_view name, ObjectId seen) const;  // one that its writer may rename; the same holds for `seen` then
+  bool is_one_of_several(ObjectId id) const;  // it is a version of a temporary name, also the last one left
+  bool hides_version(ObjectId parent, std::string_view name, ObjectId seen) const;  // one that its writer may rename
+  // Whether the kernel must not cache this object under that name: a lookup may be answered after another version's rename was done here, and before
+  // the kernel moved its entry, which would carry the time-out to the target.
+  bool is_brief(ObjectId parent, std::string_view name, ObjectId id) const { return is_one_of_several(id) || hides_version(parent, name, id); }
   // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before the last is.
   ObjectId version_to_keep(const NameState& state) const;
   bool still_written_by_other(Object& object, uint32_t thread_id) const;

@@ -48,7 +48,8 @@ void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::strin
     lost.until_ns = object->last_write_ns + kAboutToRenameNs;
     lost.only_in_ram = object->content_dirty();  // no lane writes a file without a name
   }
-  if (!may_be_kept || object->nlink != 1 || lost.bytes > (lost.only_in_ram ? std::min(most_bytes, most_bytes_in_ram) : most_bytes) || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
+  const bool fits = lost.bytes <= most_bytes && (!lost.only_in_ram || lost.bytes <= most_bytes_in_ram);
+  if (!may_be_kept || object->nlink != 1 || !fits || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
     change_links(object, -1);
     return forget_if_idle(object);
   }

@@ -248,8 +248,10 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
 
 void Checkpointer::note_leftovers(std::span<const FreedPlace> taken, bool ends) {
   OrphanNotes::MayBeRead may_be_read;
-  if (holds_) holds_->refresh();
-  if (holds_) may_be_read = [this](const FreedPlace& freed) { return holds_->may_hold(freed); };
+  if (holds_) {
+    holds_->refresh();
+    may_be_read = [this](const FreedPlace& freed) { return holds_->may_hold(freed); };
+  }
   parts_.orphans.note_leftovers(parts_.index, taken, may_be_read, ends);
 }
 

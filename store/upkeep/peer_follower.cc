@@ -312,16 +312,16 @@ void PeerFollower::tell_touches() {
   if (touches_->failed) parts_.touches.put_back_damaged(damaged_told_);
   touches_->failed = false;
   damaged_told_ = parts_.touches.take_damaged();
-  std::erase_if(damaged_told_, [this](const auto& each) { return !peers_->node_of(each.first); });  // nodes that left the volume
   if (const uint64_t dropped = parts_.touches.take_dropped(); dropped > 0)
     log::warn("{} more objects of other nodes were found damaged here than their nodes can be told of", dropped);
-  for (const auto& [ordinal, ids] : damaged_told_) {
-    const std::optional<std::string> node = peers_->node_of(ordinal);
-    if (!node) continue;  // it has just left
+  std::erase_if(damaged_told_, [&](const auto& of_node) {
+    const std::optional<std::string> node = peers_->node_of(of_node.first);
+    if (!node) return true;  // that node left the volume
     DamagedRecord damaged;
-    for (const ObjectId id : ids) damaged.ids.push_back(id_there(id));
+    for (const ObjectId id : of_node.second) damaged.ids.push_back(id_there(id));
     request.touches.push_back({*node, {}, std::move(damaged)});
-  }
+    return false;
+  });
   if (request.touches.empty()) return;
   touches_->on_their_way = true;
   request.done = [told = touches_](const Status& status) {
