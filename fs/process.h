@@ -21,7 +21,7 @@ Status raise_descriptor_limit();  // kInvalid: the limit is too low for any work
 // lose accepted data. The command has raised these limits as far as it may (tools/inherited.h).
 Status check_limits();
 // Makes free() return large blocks of the heap to the machine. Call before there are other threads.
-void give_back_large_pieces();
+void tune_heap();
 
 // Reports how the start went: through a pipe to the command that waits for the daemon, or on stderr in the foreground.
 class Readiness {

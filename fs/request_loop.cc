@@ -79,6 +79,7 @@ void RequestLoop::work(uint32_t self) {
         process_aside(hand);
         continue;
       }
+      settle(hand);
       if (!become_waiter(self)) {
         if (!park(self)) return;
         continue;
@@ -127,7 +128,9 @@ void RequestLoop::take(Hand& hand) {
     if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
     if (unwatched_) start_watch();
   }
+  if (worker.is_long()) settle(hand);
   as_busy(hand, [&] { worker.process(); });
+  if (worker.is_long() || hand.in_a_row % kShortInARow == 0) settle(hand);
   hand.answered = settings_.one_processor;
   last_kind_.store(worker.kind(), std::memory_order_relaxed);
 }
@@ -146,6 +149,10 @@ void RequestLoop::as_busy(const Hand& hand, Handle handle) {
   handle();
   uint32_t expected = hand.self | kBusy;
   if (waits) waiter_.compare_exchange_strong(expected, hand.self);  // else another has become the waiter
+}
+
+void RequestLoop::settle(const Hand& hand) {
+  if (settings_.settle) as_busy(hand, settings_.settle);
 }
 
 bool RequestLoop::become_waiter(uint32_t self) {

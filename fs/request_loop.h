@@ -17,6 +17,10 @@
 // While the waiter polls it helps the store (`Settings::help`): it does small pieces of work that would otherwise wake a thread on its processor.
 // It stops helping before it sleeps, before it handles a long request, and when short requests arrive without a pause.
 //
+// What a handler leaves until its answer is out (`Settings::settle`) is done when no request is at hand, before and after a long one, and
+// after a few short ones without a pause. Done at once, it would let the next request of a serial reader arrive meanwhile, and the loop would take that
+// for a queue.
+//
 // On a machine with one processor no client can have sent a request by the time its reply is written: the waiter waits without looking
 // at the device first.
 //
@@ -72,6 +76,8 @@ class RequestLoop {
     uint32_t threads = 2;
     std::chrono::nanoseconds busy_poll{0};  // time to poll before the waiter sleeps; only while requests follow each other that fast
     bool one_processor = false;             // clients and all threads share one processor
+    // Does the work that handlers have left to their thread until the answer is out; called by that thread.
+    std::function<void()> settle{};
     // help(): does some microseconds of work for the store; called by the waiter while it polls; false if there is none. leave_off(): makes the
     // waiter stop helping; may be called by any thread, also when none helps. Set both or none.
     std::function<bool()> help{};
@@ -98,6 +104,7 @@ class RequestLoop {
   void process_aside(Hand& hand);
   template <typename Handle>
   void as_busy(const Hand& hand, Handle handle);
+  void settle(const Hand& hand);
   int wait_as_waiter(RequestDevice::Worker& worker);  // as receive(); -EAGAIN: look again
   bool become_waiter(uint32_t self);
   bool park(uint32_t self);  // false: the loop has ended

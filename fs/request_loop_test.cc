@@ -59,6 +59,11 @@ class SocketDevice : public RequestDevice {
     return order_;
   }
   uint64_t receives() const { return receives_; }
+  // Notes in the order that something else is done; once if nothing is handled in between.
+  void mark(char what) {
+    std::lock_guard lock(mutex_);
+    if (!order_.ends_with(what)) order_ += what;
+  }
 
  private:
   class SocketWorker : public Worker {
@@ -380,6 +385,23 @@ TEST(RequestLoopHelp, NobodyHelpsWhoHasNoPause) {
   Running running(device, helped.settings(1));
   device.await_handled(kRequests);
   EXPECT_GT(helped.left, 0);
+}
+
+// --- what is left until the answer is out ---
+
+TEST(RequestLoopSettle, IsDoneInPausesAroundLongRequestsAndAfterAFewShortOnes) {
+  SocketDevice device;
+  for (const Kind kind : {kShort, kShort, kShort, kShort, kShort, kLong, kShort}) device.request(kind);
+  Running running(device, {.threads = 1, .busy_poll = 0ns, .one_processor = false, .settle = [&] { device.mark('.'); }});
+  device.await_handled(7);
+  while (!device.order().ends_with('.')) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(device.order(), "ssss.s.l.s.");
+  for (uint64_t handled = device.handled(); handled < 10;) {
+    device.request(kShort);
+    device.await_handled(++handled);
+    while (!device.order().ends_with('.')) std::this_thread::sleep_for(1ms);
+  }
+  EXPECT_EQ(device.order(), "ssss.s.l.s.s.s.s.") << "in each pause";
 }
 
 // A process that may have this many threads and handles ten requests with three: exits with 0 if it did.

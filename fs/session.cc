@@ -232,7 +232,8 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   const unsigned processors = std::thread::hardware_concurrency();
   RequestLoop::Settings settings{.threads = driver.options.threads,
                                  .busy_poll = std::chrono::microseconds(driver.options.busy_poll_us),
-                                 .one_processor = processors == 1};
+                                 .one_processor = processors == 1,
+                                 .settle = [store = driver.store] { store->resume_read_ahead(); }};
   if (processors <= kFewProcessors && settings.busy_poll.count() > 0) {
     settings.help = [store = driver.store] { return store->help(); };
     settings.leave_off = [store = driver.store] { store->leave_off(); };
@@ -322,7 +323,7 @@ int run_mount(const MountRequest& request) {
   Readiness& readiness = *started;
   MountProbe probe;
 
-  give_back_large_pieces();
+  tune_heap();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint, driver.found_dead_mount());
   if (!store) return readiness.failed(store.error());

@@ -128,6 +128,7 @@ class StoreImpl final : public Store, private StoreRooms {
   std::shared_ptr<void> keep(ObjectId id) override { return tree_->keep_for_call(id); }
 
   void hold_read_ahead() override { read_ahead_->hold(); }
+  void release_read_ahead() override { read_ahead_->release(); }
   void resume_read_ahead() override { read_ahead_->resume(); }
   bool help() override { return read_ahead_->help(); }
   void leave_off() override { read_ahead_->leave_off(); }

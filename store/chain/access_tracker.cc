@@ -14,12 +14,8 @@ constexpr size_t kLinksAtOnce = 256;
 constexpr size_t kMostAnnouncedDirectories = 16384;
 constexpr size_t kMostNotes = 256;  // a request makes one or two
 
-// Of this thread, between hold() and settle().
-struct Holding {
-  const void* tracker = nullptr;
-  bool noted = false;
-};
-constinit thread_local Holding holding;
+// The tracker that this thread holds: between hold() and release().
+constinit thread_local const void* held = nullptr;
 
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
@@ -50,10 +46,12 @@ void AccessTracker::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
 
 // --- notes ---
 
-void AccessTracker::hold() { holding = {.tracker = this}; }
+void AccessTracker::hold() { held = this; }
+void AccessTracker::release() { held = nullptr; }
 
 void AccessTracker::settle() {
-  if (!std::exchange(holding, {}).noted) return;
+  release();
+  if (notes_count_.load(std::memory_order_relaxed) == 0) return;
   Lock lock = lock_up_to_date();
   kick_if_wanted(lock);
 }
@@ -67,7 +65,7 @@ void AccessTracker::take(const Report& report) {
 
 // Returns false if this thread does not hold, or there are too many notes: then the report is to be worked off at once.
 bool AccessTracker::note(const Report& report) {
-  if (holding.tracker != this) return false;
+  if (held != this) return false;
   std::lock_guard lock(notes_mutex_);
   const size_t count = notes_count_.load(std::memory_order_relaxed);
   if (count == kMostNotes) return false;
@@ -75,7 +73,6 @@ bool AccessTracker::note(const Report& report) {
   notes_[count].report = report;
   notes_[count].name = report.name;
   notes_count_.store(count + 1, std::memory_order_relaxed);
-  holding.noted = true;
   return true;
 }
 

@@ -2,7 +2,7 @@
 // to lay out bodies that are sealed together, and which rows of successors changed. Reads nothing itself. Wraps the pure logic of
 // this room with its one lock, and keeps the stems of recently used names.
 //
-// A thread that answers a client may have its reports only noted until the answer is out (hold(), settle()).
+// A thread that answers a client may have its reports only noted until the answer is out (hold(), release(), settle()).
 //
 // Lock: mutex_ (rank kAccesses). The given row loader runs under it: it may look up one row of the index. The notes have a leaf of their own.
 #pragma once
@@ -40,9 +40,10 @@ class AccessTracker {
   void set_listeners(std::vector<AccessListener*> listeners) { listeners_ = std::move(listeners); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // limits for one reader (0: no read-ahead) and for all
 
-  // From hold() to settle() probes, opens and reads reported by the calling thread are only noted. settle() works off the notes of all threads, in
-  // their order, as does each other call: so what is learned, and in which order, is the same. Call settle() with no lock held.
+  // From hold() to release() probes, opens and reads reported by the calling thread are only noted. settle() ends that, too, and works off the notes
+  // of all threads, in their order, as does each other call: so what is learned, and in which order, is the same. Call settle() with no lock held.
   void hold();
+  void release();
   void settle();
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if unknown.

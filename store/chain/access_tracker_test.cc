@@ -155,6 +155,27 @@ TEST(AccessTracker, WhatIsNotedKeepsItsOrder) {
   EXPECT_EQ(told.lines.back(), "opened 2") << "a thread that does not hold is heard at once";
 }
 
+TEST(AccessTracker, WhatIsNotedWaitsAfterTheReleaseForAnyThreadThatSettles) {
+  Rows stored;
+  Told told;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  for (uint64_t i = 1; i <= 2; ++i) {
+    tracker.hold();
+    tracker.opened(7, nullptr, id_of(i), 1, static_cast<int64_t>(i));
+    tracker.release();
+  }
+  EXPECT_TRUE(told.lines.empty());
+  std::thread([&] { tracker.settle(); }).join();
+  EXPECT_EQ(told.lines, (std::vector<std::string>{"opened 1", "opened 2"}));
+  tracker.hold();
+  tracker.opened(7, nullptr, id_of(3), 1, 3);
+  tracker.release();
+  tracker.opened(7, nullptr, id_of(4), 1, 4);
+  EXPECT_EQ(told.lines.size(), 4u) << "the thread does not hold any more, and is heard at once";
+  EXPECT_EQ(told.lines[2], "opened 3");
+}
+
 TEST(AccessTracker, AThreadThatHoldsForLongDoesNotPileUpNotes) {
   Rows stored;
   Told told;

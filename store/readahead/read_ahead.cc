@@ -161,9 +161,15 @@ void ReadAhead::wake() {
 }
 
 void ReadAhead::hold() {
-  held_kick = {.of = this};
+  held_kick.of = this;
   parts_.clock.hold();
   parts_.accesses.hold();
+}
+
+void ReadAhead::release() {
+  held_kick.of = nullptr;
+  parts_.clock.release();
+  parts_.accesses.release();
 }
 
 void ReadAhead::resume() {

@@ -58,9 +58,10 @@ class ReadAhead final : private ArrivalSink {
 
   // There may be something to plan, or room for queued loads. Never blocks.
   void kick();
-  // From hold() to resume() the clock stands still for this thread (RequestClock), the AccessTracker only notes its accesses, and kicks of the
-  // prefetcher are delayed to resume(). Call resume() with no lock held.
+  // From hold() to release() the clock stands still for this thread (RequestClock), the AccessTracker only notes its accesses, and kicks of the
+  // prefetcher are delayed. resume(), which ends that, too, makes up for it. Call resume() with no lock held.
   void hold();
+  void release();
   void resume();
   // A reader wants a body now, which may be queued: it and the body that follows it go first. The reader's own read does not wait for the
   // queue. Ends a hold(), as the answer comes later. Call before Loader::load(), with no lock held.

@@ -140,6 +140,7 @@ TEST_F(ReadAheadTest, ItsThreadIsWokenByTheTracker) {
   ahead.start();
   ahead.hold();
   probe(ids);
+  ahead.release();
   ahead.resume();
   for (int i = 0; i < 10'000 && count_here(ids) < ids.size(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(count_here(ids), ids.size());

@@ -116,8 +116,8 @@ bool Tree::View::still_written_by_other(Object& object, uint32_t thread_id) cons
 }
 
 bool Tree::View::is_one_of_several(ObjectId id) const {
-  ObjectPtr object = live(id);
-  return object && object->contended && !object->published;
+  const auto found = tree_->table_.find(id);
+  return found != tree_->table_.end() && found->second->contended && !found->second->published;
 }
 
 // --- making and giving up ---
