@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/after_answer.h"
 #include "fs/driver.h"
 #include "fs/open_guards.h"
 

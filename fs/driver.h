@@ -148,19 +148,6 @@ inline StatusCompletion replying(const Request& request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
-// Declared in a handler: what the store learns from its call, and the read-ahead that this asks for, are left to the request loop, which makes up for
-// it when no request is at hand. The reply to the client comes before that work, and before the wake-up of the thread that reads ahead.
-class ReadAheadAfterAnswer {
- public:
-  explicit ReadAheadAfterAnswer(Store& store) : store_(store) { store_.hold_read_ahead(); }
-  ~ReadAheadAfterAnswer() { store_.release_read_ahead(); }
-  ReadAheadAfterAnswer(const ReadAheadAfterAnswer&) = delete;
-  ReadAheadAfterAnswer& operator=(const ReadAheadAfterAnswer&) = delete;
-
- private:
-  Store& store_;
-};
-
 // nodeid -> object. The two are equal except for alias nodeids (passthrough.h).
 ObjectId object_of(const Request& request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);

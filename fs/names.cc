@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "fs/after_answer.h"
 #include "fs/driver.h"
 #include "fs/file_handles.h"
 #include "fs/open_guards.h"

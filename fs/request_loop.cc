@@ -26,6 +26,8 @@ constexpr auto kLongestTick = 8ms;    // ticks double while they find the waiter
 constexpr auto kSoon = 10us;          // from a close to the lookup of the next name
 constexpr uint32_t kShortInARow = 4;  // so many short requests in a row without a wait are too many for one thread
 
+constinit thread_local bool of_a_loop = false;
+
 bool readable(int descriptor) {
   pollfd device{.fd = descriptor, .events = POLLIN, .revents = 0};
   return ::poll(&device, 1, 0) > 0;
@@ -52,6 +54,8 @@ int RequestLoop::run() {
   return result_;
 }
 
+bool RequestLoop::runs_in_this_thread() { return of_a_loop; }
+
 void RequestLoop::stop() {
   stopping_ = true;
   const uint64_t one = 1;
@@ -69,6 +73,7 @@ struct RequestLoop::Hand {
 };
 
 void RequestLoop::work(uint32_t self) {
+  of_a_loop = true;
   Hand hand{.self = self, .worker = device_.make_worker()};
   while (true) {
     if (stopping_) break;

@@ -76,7 +76,7 @@ class RequestLoop {
     uint32_t threads = 2;
     std::chrono::nanoseconds busy_poll{0};  // time to poll before the waiter sleeps; only while requests follow each other that fast
     bool one_processor = false;             // clients and all threads share one processor
-    // Does the work that handlers have left to their thread until the answer is out; called by that thread.
+    // Does the work that handlers have left until their answers are out. Must not throw.
     std::function<void()> settle{};
     // help(): does some microseconds of work for the store; called by the waiter while it polls; false if there is none. leave_off(): makes the
     // waiter stop helping; may be called by any thread, also when none helps. Set both or none.
@@ -90,6 +90,8 @@ class RequestLoop {
   // Handles requests until stop(), the end of the device (returns 0) or a failure (-errno). Blocks. Call once. If threads cannot be started (a limit),
   // goes on with those that there are, or with the calling one alone.
   int run();
+  // Whether the calling thread is one of a loop: that calls `settle` for it.
+  static bool runs_in_this_thread();
   // Makes run() return once the requests being handled are done. May be called by any thread, or a signal handler.
   void stop();
 

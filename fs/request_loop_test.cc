@@ -392,7 +392,8 @@ TEST(RequestLoopHelp, NobodyHelpsWhoHasNoPause) {
 TEST(RequestLoopSettle, IsDoneInPausesAroundLongRequestsAndAfterAFewShortOnes) {
   SocketDevice device;
   for (const Kind kind : {kShort, kShort, kShort, kShort, kShort, kLong, kShort}) device.request(kind);
-  Running running(device, {.threads = 1, .busy_poll = 0ns, .one_processor = false, .settle = [&] { device.mark('.'); }});
+  Running running(device, {.threads = 1, .busy_poll = 0ns, .one_processor = false, .settle = [&] { device.mark(RequestLoop::runs_in_this_thread() ? '.' : '!'); }});
+  EXPECT_FALSE(RequestLoop::runs_in_this_thread());
   device.await_handled(7);
   while (!device.order().ends_with('.')) std::this_thread::sleep_for(1ms);
   EXPECT_EQ(device.order(), "ssss.s.l.s.");

@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "fs/after_answer.h"
 #include "fs/dispatch.h"
 #include "fs/driver.h"
 #include "fs/file_handles.h"
@@ -233,7 +234,7 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   RequestLoop::Settings settings{.threads = driver.options.threads,
                                  .busy_poll = std::chrono::microseconds(driver.options.busy_poll_us),
                                  .one_processor = processors == 1,
-                                 .settle = [store = driver.store] { store->resume_read_ahead(); }};
+                                 .settle = [store = driver.store] { settle_accesses(*store); }};
   if (processors <= kFewProcessors && settings.busy_poll.count() > 0) {
     settings.help = [store = driver.store] { return store->help(); };
     settings.leave_off = [store = driver.store] { store->leave_off(); };

@@ -132,10 +132,8 @@ class Store {
   // that map whole bodies get them by passthrough, not page by page.
   virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
-  // From hold to release the calling thread wakes no thread to read ahead, and what its lookups, opens and reads teach (the next chunk, what to
-  // evict) is only noted: the client that is answered meanwhile waits for neither. resume_read_ahead(), which ends a hold, too, makes up for both; it
-  // has to be called by the same thread, before it waits. A read that has to load does that itself. Between hold and release the clock stands still
-  // for the calling thread. The calls do not nest.
+  // From hold to release the clock stands still for the calling thread, it wakes no thread to read ahead, and its lookups, opens and reads teach
+  // nothing yet: no client waits for that. resume_read_ahead(), by the same thread before it waits, makes up for it, and ends a hold.
   virtual void hold_read_ahead() = 0;
   virtual void release_read_ahead() = 0;
   virtual void resume_read_ahead() = 0;
