@@ -149,21 +149,10 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
     tree.names().put_back_pending(name);
     parts_.dirty.wake();
   }
-  const ObjectId now = state->child == state->taken_later ? ObjectId{} : state->child;
   tree.settle(name, durable);
   touch(durable);
   touch(name.parent);
   settle_former(tree, before == durable ? ObjectId{} : before, touched);
-  if (now != durable) journal_again(tree, now);
-}
-
-// The name refers again to an older version, after newer ones: its record was replaced by one of theirs.
-void Settler::journal_again(Tree::Write& tree, ObjectId version) {
-  const ObjectPtr object = version.valid() ? tree.live(version) : nullptr;
-  if (!object || !object->is_regular() || object->durable) return;
-  const auto lock = object->lock();
-  if (object->nlink == 0 || object->content_dirty() || object->base.quarantined) return;
-  if (parts_.changes.reserve_space(*object, object->size_bytes)) parts_.changes.mark_content_dirty(object);
 }
 
 // The object that the name had according to the journal.

@@ -54,7 +54,6 @@ class Settler {
   void lost_record(Tree::Write&, const ObjectPtr& object);
   void settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
   void settle_former(Tree::Write& tree, ObjectId before, std::vector<ObjectPtr>& touched);
-  void journal_again(Tree::Write& tree, ObjectId version);
 
   const Parts parts_;
 };

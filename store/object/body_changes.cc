@@ -30,6 +30,13 @@ uint64_t BodyChanges::room_for(uint64_t size_bytes) const {
   return align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
 }
 
+bool BodyChanges::journal_again(const ObjectPtr& object) const {
+  if (object->id.is_foreign() || !object->is_regular() || object->durable || object->nlink == 0 || object->content_dirty() || object->base.quarantined) return true;
+  if (!reserve_space(*object, object->size_bytes)) return false;
+  mark_content_dirty(object);
+  return true;
+}
+
 bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {
   const uint64_t wanted = room_for(size_bytes);
   if (wanted <= object.reserved_bytes) return true;

@@ -255,6 +255,14 @@ void Namespace::for_each_dirty_of(ObjectId durable, const std::function<void(con
       if (state.durable == durable) visit(state);
 }
 
+bool Namespace::is_child_of_dirty(ObjectId id) const {
+  if (!mentions_.contains(id)) return false;
+  for (const auto& [parent, directory] : directories_)
+    for (const auto& [key, state] : directory)
+      if (state.child == id) return true;
+  return false;
+}
+
 void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const {
   auto directory = directories_.find(parent);
   if (directory == directories_.end()) return;
