@@ -40,10 +40,19 @@ int refusal_of(std::string_view name) {
   return EOPNOTSUPP;
 }
 
+// Of what the nodeid shows. Others may close that state in this moment; then it shows another.
+Result<Stat> stat_shown(const Request& request, fuse_ino_t node) {
+  while (true) {
+    const ObjectId shown = object_of(request, node);
+    auto stat = driver_of(request).store->stat(shown);
+    if (stat || stat.error().code != Code::kNotFound || object_of(request, node) == shown) return stat;
+  }
+}
+
 void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
-  auto stat = driver.store->stat(object_of(request, node));
+  auto stat = stat_shown(request, node);
   if (!stat) return reply_object_error(request, stat.error());
   driver.passthrough.show_as_opened(ObjectId{node}, *stat);
   reply_attributes(request, *stat);

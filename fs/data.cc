@@ -50,14 +50,23 @@ void forget_former_attributes(Driver& driver, fuse_ino_t node, const Handle* ope
   if (driver.store->changed_lately(opened)) fuse_lowlevel_notify_inval_inode(driver.session, node, -1, 0);
 }
 
-// Opens what the nodeid shows: of another node's file that is open, the state that is open.
+// Opens what the nodeid shows: of another node's file that is open, the state that is open, which may change meanwhile.
 Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRequest& how, HeldNode& held) {
   Driver& driver = driver_of(request);
   std::vector<Accepted> earlier;  // until the end: what a repeated lookup found stays open, so that the open is not answered ESTALE twice
   while (true) {
-    KVC_ASSIGN(Handle* const handle, driver.store->open(object_of(request, node), how, caller_of(request)));
-    Accepted accepted(*driver.store, handle);
-    const PeerState state = driver.store->peer_state(handle);
+    const ObjectId shown = object_of(request, node);
+    OpenRequest asked = how;
+    asked.again = !earlier.empty() || shown != driver.passthrough.file_of(ObjectId{node});
+    Result<Handle*> opened = driver.store->open(shown, asked, caller_of(request));
+    if (!opened && asked.again && opened.error().code == Code::kNotFound) {  // it was closed by the others in this moment: the nodeid is free for another state
+      if (earlier.empty()) continue;
+      opened = earlier.back().take();
+      earlier.pop_back();
+    }
+    if (!opened) return opened;
+    Accepted accepted(*driver.store, *opened);
+    const PeerState state = driver.store->peer_state(*opened);
     if (!state) return accepted.take();
     if (!driver.passthrough.hold(ObjectId{node}, state)) {  // its node changed the file in this moment
       earlier.push_back(std::move(accepted));

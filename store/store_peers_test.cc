@@ -301,6 +301,43 @@ TEST_F(StorePeers, WhatWasChangedInPlaceIsFoundByWhoOpensItNextThoughOthersHaveI
   EXPECT_EQ(b->status().errors_checksum, 0u);
 }
 
+// A copy by size and time, taken of such a file on the other node, or after a crash, would pass for one of the new bytes.
+TEST_F(StorePeers, TheTimesOfAChangeInPlaceComeWithItsBytes) {
+  const auto expect = [](TestStore& node, int seed, int64_t mtime_ns) {
+    EXPECT_TRUE(node.read_file("x") == TestStore::payload(seed, 300'000));
+    const Stat stat = testing::find(node, "x");
+    EXPECT_EQ(stat.mtime_ns, mtime_ns);
+    EXPECT_EQ(node->get_xattr(stat.id, "user.note").value_or(""), "told");
+  };
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 300'000)));
+  const Stat before = testing::find(a, "x");
+  const auto change = [&](int seed, int64_t mtime_ns) {
+    Handle* const writer = a.open("x", {.read = true, .write = true});
+    a.pwrite(writer, 0, TestStore::payload(seed, 300'000));
+    EXPECT_TRUE(a->set_xattr(before.id, "user.note", "told", XattrMode::kAny));
+    SetAttributes times;
+    times.mtime_ns = mtime_ns;
+    EXPECT_TRUE(await<Stat>(a, [&](auto reply) { a->set_attributes(before.id, writer, times, {.thread_id = 1}, std::move(reply)); }));
+    return writer;
+  };
+  publish();
+  Handle* writer = change(2, 5);
+  publish();
+  expect(a, 2, 5);
+  expect(b, 1, before.mtime_ns);
+  a->release(writer);  // the test's memory; nothing follows from it before the crash
+  a.crash();
+  publish();
+  expect(a, 1, before.mtime_ns);
+  writer = change(3, 6);
+  EXPECT_TRUE(sync_file(a, writer));
+  a->release(writer);
+  a.crash();
+  publish();
+  expect(a, 3, 6);
+  expect(b, 3, 6);
+}
+
 // A temporary name that the other node removed stays with the file that is open for writing, and only as long as that is so.
 class StorePeersTakenFile : public StorePeers {
  protected:

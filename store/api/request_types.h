@@ -76,6 +76,7 @@ struct OpenRequest {
   bool direct = false;  // O_DIRECT
   bool append = false;  // O_APPEND
   bool keeps_read_time = false;  // O_NOATIME
+  bool again = false;  // fs/ can still open another state of the file: if this one is gone, kNotFound, and the caller need not look its name up
 };
 
 // The state of another node's file that a handle has open. Valid once that node has changed the bytes: then the id by which the store knows this

@@ -38,6 +38,20 @@ bool leave_own(SuccessorsRecord& row) {
   return true;
 }
 
+void set_times(Attributes& attributes, int64_t mtime_ns, int64_t ctime_ns) {
+  attributes.mtime_ns = mtime_ns;
+  attributes.ctime_ns = ctime_ns;
+}
+
+// Caller holds the object's lock. While its content is not in the journal, the record has the times of the content that is: peers must not see the time
+// of a change before its bytes. The new times, also those that a client has set since, come with the body. Bytes of raw files are not in the journal.
+AttributesRecord record_of_attributes(const Object& object) {
+  AttributesRecord record{object.id, object.attributes};
+  if (object.is_regular() && !object.raw && object.journaled_version() != object.content_version)
+    set_times(record.attributes, object.base_mtime_ns, object.base_ctime_ns);
+  return record;
+}
+
 // A spill file goes with its object.
 bool lies_in_spill_file(const SealedBody& sealed) {
   return sealed.snapshot.spill && sealed.body.place.extent == sealed.snapshot.spill_extent;
@@ -221,6 +235,11 @@ void BatchBuilder::add_bodies(Tree::Write& tree, Commit& commit) {
     PutRecord record;
     record.object.id = object->id;
     record.object.attributes = object->attributes;
+    if (object->raw || object->content_version == sealed.snapshot.content_version) {  // the times may have been set since
+      sealed.snapshot.mtime_ns = object->attributes.mtime_ns;
+      sealed.snapshot.ctime_ns = object->attributes.ctime_ns;
+    }
+    set_times(record.object.attributes, sealed.snapshot.mtime_ns, sealed.snapshot.ctime_ns);
     record.object.body = sealed.body;
     commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(sealed.body));
     commit.attributes.emplace_back(object, object->attributes_version);
@@ -242,7 +261,7 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
     // Its body has brought the attributes along; settling that lists a later change again.
     if (commit.put.contains(object->id)) continue;
     if (object->durable) {
-      commit.add(AttributesRecord{object->id, object->attributes}, bytes_of(object->attributes));
+      commit.add(record_of_attributes(*object), bytes_of(object->attributes));
     } else if (!object->is_regular()) {
       PutRecord record;
       record.object.id = object->id;

@@ -7,7 +7,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "store/commit/testing/commit_fixture.h"
 
@@ -128,6 +130,113 @@ TEST_F(CommitterTest, WhatABatchNamesIsKnownUntilTheIndexHasItWhateverTheNameIsB
   EXPECT_TRUE(committer->step());
   EXPECT_EQ(named_in_index("a"), other->id);
   EXPECT_FALSE(may_be_journaled(other));
+}
+
+// A peer must not see the time of a change before its bytes.
+class CommitterTimesTest : public CommitterTest {
+ protected:
+  static constexpr int64_t kSecondNs = 1'000'000'000, kStartNs = 1'000 * kSecondNs;
+  using Times = std::pair<int64_t, int64_t>;  // mtime, ctime: seconds since the start
+  Times in_index() const {
+    const Attributes& attributes = index.objects.at(body->id).attributes;
+    return {(attributes.mtime_ns - kStartNs) / kSecondNs, (attributes.ctime_ns - kStartNs) / kSecondNs};
+  }
+  void write_later(uint64_t size_bytes) {
+    clock.advance_ns(kSecondNs);
+    write(body, size_bytes);
+  }
+  void change_attributes(const std::function<void(Attributes&)>& change) {
+    clock.advance_ns(kSecondNs);
+    const auto lock = body->lock();
+    body->attributes.ctime_ns = clock.realtime_ns();
+    change(body->attributes);
+    changes.mark_attributes_dirty(body);
+  }
+  void set_mtime(int64_t seconds) {
+    change_attributes([&](Attributes& attributes) { attributes.mtime_ns = kStartNs + seconds * kSecondNs; });
+  }
+  void commit(std::vector<SealedBody> bodies = {}) {
+    queue.add(request(std::move(bodies)));
+    committer->step();
+  }
+  void commit(SealedBody sealed) {
+    std::vector<SealedBody> bodies;
+    bodies.push_back(std::move(sealed));
+    commit(std::move(bodies));
+  }
+  const ObjectPtr body = put("a");
+};
+
+TEST_F(CommitterTimesTest, OfAChangeInPlaceComeWithItsBytes) {
+  EXPECT_EQ(in_index(), Times(0, 0));
+  write_later(6000);
+  change_attributes([](Attributes& attributes) { attributes.mode = S_IFREG | 0600; });
+  commit();
+  EXPECT_EQ(index.objects.at(body->id).attributes.mode, S_IFREG | 0600U);
+  EXPECT_EQ(in_index(), Times(0, 0));
+  write_later(6000);
+  commit(seal(body));
+  EXPECT_EQ(in_index(), Times(3, 3));
+  change_attributes([](Attributes&) {});
+  commit();
+  EXPECT_EQ(in_index(), Times(3, 4)) << "the journal has its bytes";
+}
+
+TEST_F(CommitterTimesTest, ThatAClientSetsCountInTheEnd) {
+  set_mtime(-50);
+  commit();
+  EXPECT_EQ(in_index(), Times(-50, 1));
+  write_later(6000);
+  set_mtime(-40);
+  commit();
+  EXPECT_EQ(in_index(), Times(-50, 1)) << "those of the bytes that the journal has";
+  SealedBody sealed = seal(body);
+  set_mtime(-30);
+  commit(std::move(sealed));
+  EXPECT_EQ(in_index(), Times(-30, 4));
+  commit();
+  EXPECT_EQ(in_index(), Times(-30, 4));
+  set_mtime(-20);
+  commit();
+  EXPECT_EQ(in_index(), Times(-20, 5));
+}
+
+TEST_F(CommitterTimesTest, OfWhatWasWrittenDuringASealComeLater) {
+  write_later(6000);
+  SealedBody sealed = seal(body);
+  write_later(7000);
+  commit(std::move(sealed));
+  EXPECT_EQ(in_index(), Times(1, 1));
+  set_mtime(-10);
+  commit();
+  EXPECT_EQ(in_index(), Times(1, 1));
+  commit(seal(body));
+  EXPECT_EQ(in_index(), Times(-10, 3));
+}
+
+TEST_F(CommitterTimesTest, OfABodyThatOnlyMovesAreItsOwn) {
+  {
+    const auto lock = body->lock();
+    ASSERT_TRUE(changes.reserve_space(*body, 5000));
+    changes.mark_content_dirty(body);
+    body->moving_version = body->content_version;
+  }
+  set_mtime(-10);
+  commit();
+  EXPECT_EQ(in_index(), Times(-10, 1));
+  write_later(6000);
+  change_attributes([](Attributes&) {});
+  commit();
+  EXPECT_EQ(in_index(), Times(-10, 1));
+}
+
+TEST_F(CommitterTimesTest, OfADamagedBodyStay) {
+  write_later(6000);
+  commit(seal(body));
+  quarantine.put(body, body->base.version, "bad");
+  write_later(7000);
+  commit();
+  EXPECT_EQ(in_index(), Times(1, 1));
 }
 
 TEST_F(CommitterTest, WhatWasRenamedAndWrittenSinceIsNotNamedByItsOlderBody) {

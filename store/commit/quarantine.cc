@@ -16,6 +16,8 @@ SealedBody quarantine_record(const ObjectPtr& object) {
   record.snapshot.object = object;
   record.snapshot.size_bytes = object->size_bytes;
   record.snapshot.content_version = object->content_version;
+  record.snapshot.mtime_ns = object->attributes.mtime_ns;
+  record.snapshot.ctime_ns = object->attributes.ctime_ns;
   record.body = object->base;
   return record;
 }

@@ -94,6 +94,8 @@ void Settler::settle_body(Tree::Write& tree, SealedBody& sealed) {
     object->base = std::move(sealed.body);
     object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
     object->sealed_version = sealed.snapshot.content_version;
+    object->base_mtime_ns = sealed.snapshot.mtime_ns;
+    object->base_ctime_ns = sealed.snapshot.ctime_ns;
     clean_units = object->settle_units(sealed.snapshot);
     if (sealed.snapshot.spill) {
       // It was emptied after it was spilled: nothing names the file.

@@ -14,12 +14,16 @@ void BodyChanges::note_modified(const ObjectPtr& object) const {
 }
 
 void BodyChanges::content_changed(const ObjectPtr& object) const {
+  mark_content_dirty(object);  // it keeps the times of before
   object->last_write_ns = parts_.clock.monotonic_ns();
   object->attributes.mtime_ns = object->attributes.ctime_ns = parts_.clock.realtime_ns();
-  mark_content_dirty(object);
 }
 
 void BodyChanges::mark_content_dirty(const ObjectPtr& object) const {
+  if (object->journaled_version() == object->content_version) {
+    object->base_mtime_ns = object->attributes.mtime_ns;
+    object->base_ctime_ns = object->attributes.ctime_ns;
+  }
   ++object->content_version;
   if (!std::exchange(object->in_dirty_queue, true)) parts_.dirty.add_content(object);
   parts_.dirty.wake();

@@ -292,6 +292,8 @@ Snapshot Object::begin_seal(const ObjectPtr& self) {
   if (spill) spill_written.assign(std::max(spill_written.size(), div_ceil(size_bytes, kUnitBytes)), true);
   snapshot.raw = raw != nullptr;
   snapshot.content_version = content_version;
+  snapshot.mtime_ns = attributes.mtime_ns;
+  snapshot.ctime_ns = attributes.ctime_ns;
   // That space is for this body; writes from now on make another one and reserve anew.
   sealing_reserved_bytes = std::exchange(reserved_bytes, 0);
   return snapshot;

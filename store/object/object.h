@@ -55,6 +55,7 @@ class Object {
   uint64_t size_bytes = 0;
   Body base;                      // as last journaled (or found in the index)
   uint64_t base_valid_bytes = 0;  // length of the base that truncation has not cut off since
+  int64_t base_mtime_ns = 0, base_ctime_ns = 0;  // its times, while the content is dirty: see BatchBuilder
   MemoryFilePtr memory_file;      // new units become blocks of this file; null: of the pool
   uint64_t expected_bytes = 0;    // > 0: to be placed in a memory file for about so many bytes
   uint64_t size_key = 0;          // key under which SizeGuess knows the sizes of bodies of its kind
@@ -71,8 +72,7 @@ class Object {
   uint64_t reserved_bytes = 0, sealing_reserved_bytes = 0;  // space on the volume for the next seal; for the seal under way
   // The range that fallocate gave blocks, as far as known: [allocated_from, allocated_to). While the body is open for writing, kept_bytes
   // are reserved for it beside reserved_bytes, so that a write in the range finds room, also after the body was sealed.
-  uint64_t allocated_from = 0, allocated_to = 0;
-  uint64_t kept_bytes = 0;
+  uint64_t allocated_from = 0, allocated_to = 0, kept_bytes = 0;
   // A write failed: rename and link fail until the missing bytes were written or the body was emptied; fsync and close fail until
   // then, or until the body was undone.
   std::optional<FailedWrite> write_error;

@@ -21,6 +21,7 @@ struct Snapshot {
   std::vector<bool> spill_written;
   bool raw = false;
   uint64_t content_version = 0;
+  int64_t mtime_ns = 0, ctime_ns = 0;
 };
 
 // The snapshot of a body as its record describes it, with no unit in RAM.

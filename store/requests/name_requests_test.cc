@@ -2,6 +2,7 @@
 #include "store/requests/name_requests.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <functional>
 #include <memory>
@@ -220,6 +221,54 @@ TEST_F(NameRequestsTest, WhatIsGoneWhenItIsOpenedIsLookedUpAgainOnce) {
   run();
   EXPECT_EQ(code_of(open(file, kRewrite, kSecond)), Code::kStale);
   EXPECT_EQ(code_of(open(file, kRewrite, kSecond)), Code::kNotFound);
+}
+
+// A file of a peer in the state that the repeated lookup found, and in the next one, which was removed, too, and leaves the table late.
+class NameRequestsChangedTest : public NameRequestsTest {
+ protected:
+  void SetUp() override {
+    for (const ObjectPtr& each : {found, next}) {
+      const auto lock = each->lock();
+      each->durable = each->published = true;
+    }
+    found->outdated = ObjectId::make(255, 0, 1);
+    found->kept_for_repeat = 1;
+    next->loading[0];
+    tree.write().add(next);
+    StaleOpens::Released released;
+    stale_opens.tell(kSecond.thread_id, {.open = true}, released);
+    ASSERT_TRUE(stale_opens.note_lookup(kSecond.thread_id, kRootId, "a", true, released));
+    stale_opens.keep(kSecond.thread_id, found, released);
+    ASSERT_TRUE(released.empty());
+  }
+
+  static ObjectPtr make() {
+    Attributes attributes;
+    attributes.mode = S_IFREG | 0644;
+    return std::make_shared<Object>(kFile, std::move(attributes));
+  }
+
+  static constexpr ObjectId kFile = ObjectId::make(1, 1, 5);
+  const ObjectPtr found = make(), next = make();
+};
+
+TEST_F(NameRequestsChangedTest, ARepeatedOpenOpensWhatItsLookupFound) {
+  const auto opened = open(kFile, {}, kSecond);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ((*opened)->object, found);
+  EXPECT_FALSE(stale_opens.knows(kSecond.thread_id));
+  EXPECT_EQ(found->kept_for_repeat, 0u);
+}
+
+TEST_F(NameRequestsChangedTest, AnotherStateThatIsGoneIsNoReasonToLookTheNameUp) {
+  const ObjectId closed = ObjectId::make(255, 0, 2);
+  EXPECT_EQ(code_of(open(closed, {.again = true}, kSecond)), Code::kNotFound);
+  EXPECT_TRUE(stale_opens.kept_of(kSecond.thread_id, kFile)) << "it is opened next";
+  const auto opened = open(kFile, {}, kSecond);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ((*opened)->object, found);
+  EXPECT_EQ(code_of(open(kFile, {.again = true}, kSecond)), Code::kNotFound) << "the nodeid showed another state than the one that was opened";
+  EXPECT_FALSE(stale_opens.knows(kSecond.thread_id));
 }
 
 TEST_F(NameRequestsTest, APinThatIsRefusedLeavesNoMark) {

@@ -152,6 +152,7 @@ void NameVersions::let_go(const StaleOpens::Released& released) {
 
 Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept) {
   const bool known = caller.thread_id != 0;
+  if (request.again && !parts_.stale_opens.knows(caller.thread_id)) return {};
   const int64_t relookup_until_ns = object->relookup_until_ns.load(std::memory_order_relaxed);
   const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > parts_.clock.monotonic_ns();
   if (!request.truncate && !request.write && !recheck && !parts_.stale_opens.knows(caller.thread_id)) return {};
@@ -210,7 +211,7 @@ std::unexpected<Error> NameVersions::gone_before_open(ObjectId id, Error error, 
     end_repetition(caller);
     return std::unexpected(std::move(error));
   }
-  if (!tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+  if (request.again || !tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 

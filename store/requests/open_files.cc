@@ -89,21 +89,20 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
       if (!request.truncate) KVC_TRY(open_raw_file(object));
       tree.emplace(parts_.tree);  // for nlink
       lock = object->lock();
-      if (!object->forgotten) break;
-      lock.unlock();  // it was forgotten as idle; or it is gone, which get() tells
+      const bool forgotten = object->forgotten;  // as idle; or it is gone, which get() tells
+      const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering && object->kept_for_repeat == 0;
+      if (!forgotten && !gone) break;
+      lock.unlock();
       tree.reset();
-      found = parts_.tree.get(id);
+      found = forgotten ? parts_.tree.get(id) : fail(Code::kNotFound, {});
+      // Its node has changed and removed it since the lookup: the thread opens what it found, as in object_to_open().
+      const bool may_be_kept = kept.object && kept.object != object && kept.object->id == object->id;
+      if (!found && found.error().code == Code::kNotFound && may_be_kept) found = kept.object;
       if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
       object = *std::move(found);
       forget.take(object);
     }
     handle->object = object;
-    const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering && object->kept_for_repeat == 0;
-    if (gone) {
-      lock.unlock();
-      tree.reset();
-      return parts_.versions.gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
-    }
     handle->weight_of_changes = InPlaceChanges::weight_of(*tree, *object, request);
     if (request.truncate) {
       parts_.in_place.note_change(object, handle.get());

@@ -36,6 +36,7 @@ void Tree::Write::look_again(ObjectId id) {
     const ObjectPtr before = live(each.second);
     const auto lock = before->lock();
     before->nlink = nlink;
+    if (!*record && !object) note_removed(stat_of(*before));  // a client may have looked it up before
   });
   if (!object) return;
   Place place;  // of the body that is read here

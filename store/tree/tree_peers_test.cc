@@ -942,6 +942,19 @@ TEST_F(TreePeersChangedFile, IsReadOnWhenItGoesThen) {
   EXPECT_EQ(told(), nothing_);
 }
 
+// The kernel asks for the attributes of what it found a moment ago before it opens it.
+TEST_F(TreePeersChangedFile, HasItsAttributesStillWhenItGoesThenAndNobodyOpenedIt) {
+  const ObjectPtr first = open();
+  say(kA, {put_version(2, 3000)});
+  say(kA, {UnnameRecord{id(5), "x", id(9), false}});
+  for (const ObjectId each : {there_, first->outdated.load()}) {
+    EXPECT_EQ(stat(each).nlink, 0u);
+    EXPECT_EQ(stat(each).size_bytes, 1000u);
+  }
+  close(first);
+  EXPECT_EQ(stat(there_).nlink, 0u);
+}
+
 TEST_F(TreePeersChangedFile, IsToldOfAlsoWhereAllOfItsNodeIsReadAnew) {
   const ObjectPtr first = open();
   say(kA, {put_version(2, 3000)});

@@ -401,6 +401,34 @@ def test_who_opens_a_changed_file_sees_it_though_others_have_it_open_as_it_was(n
     wait_until(lambda: a.status()["held_for_peers_bytes"] == 0, SOON, "what was closed is given back")
 
 
+def test_the_time_of_a_change_in_place_is_not_seen_before_its_bytes(nodes):
+    """A copy that goes by size and time would be taken for up to date."""
+    a, b = nodes
+    there, here = os.path.join(a.path, "file"), os.path.join(b.path, "file")
+    store(a, "file", payload(1, 300 * KIB))
+    publish(a, b)
+    before = os.stat(here)
+    with open(there, "r+b", buffering=0) as writer:
+
+        def is_told():
+            """An attribute that was set since is there; while the file is being written its bytes are not."""
+            os.pwrite(writer.fileno(), payload(2, 300 * KIB), 0)
+            os.utime(writer.fileno(), ns=(1, before.st_mtime_ns + 1))
+            os.setxattr(there, "user.note", b"changed")
+            refresh(b)
+            return "user.note" in os.listxattr(here)
+
+        wait_until(is_told, SOON, "the attribute is told")
+        with open(here, "rb", buffering=0) as reader:
+            assert_bytes(reader.read(), payload(1, 300 * KIB))
+            assert as_one(os.fstat(reader.fileno())) == as_one(before)
+        assert as_one(os.stat(here)) == as_one(before)
+        assert os.fstat(writer.fileno()).st_mtime_ns == before.st_mtime_ns + 1
+    publish(a, b)
+    wait_until(lambda: os.stat(here).st_mtime_ns == before.st_mtime_ns + 1, SOON, "the kernel asks again")
+    assert_bytes(load(b, "file"), payload(2, 300 * KIB))
+
+
 def test_who_has_a_raw_file_open_sees_what_its_node_changes(new_mount):
     a = new_mount({"node": "a", "raw_above": "1M"})
     b = new_mount({"node": "b", "raw_above": "1M"}, volume=a.volume)
