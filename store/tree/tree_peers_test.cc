@@ -518,6 +518,21 @@ TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStayWhereItTookANewerOneMeanwh
   EXPECT_FALSE(find(id(5), "x.tmp").valid());
 }
 
+// Both threads are of one process.
+TEST_F(TreePeersTest, AThreadRenamesAVersionThatAPeerTookThoughAnotherOfItsProcessWroteTheNameSince) {
+  give_both_the_directory();
+  write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write_journaled(7, second_);
+  replace_seventh();
+  journal_taken();
+  const ObjectPtr of_another_thread = write(9, "x.tmp", first_, false);
+  of_another_thread->writer_process = second_;
+  tree_.write().sweep_versions(false);
+  EXPECT_TRUE(rename("x.tmp", "second", second_));
+  EXPECT_EQ(find(id(5), "second"), taken->id);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(9));
+}
+
 TEST_F(TreePeersTest, AnOlderVersionThatAPeerTookDoesNotComeBack) {
   give_both_the_directory();
   write(6, "x.tmp", first_, true);

@@ -297,10 +297,7 @@ void Tree::Write::sweep_versions(bool all) {
   tree().has_versions_ = some_left || !tree().lost_.empty();
   for (auto& [name, id] : dropped) {
     if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
-    if (ObjectPtr object = live(id)) {
-      change_links(object, -1);
-      forget_if_idle(object);
-    }
+    if (const ObjectPtr object = live(id)) lose_name(object, name.parent, name.key.name, !all);
     names().put_back_pending(name);
   }
   if (!dropped.empty()) tree().parts_.dirty.wake();
