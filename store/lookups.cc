@@ -69,7 +69,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
   }
   if (!found) {
     // For its writer: else the kernel would refuse its rename without asking. A repeated open is to create the name anew.
-    if (const ObjectPtr lost = told ? nullptr : tree.lost_version(parent, name, found, caller.thread_id)) {
+    if (const auto lost = told ? std::nullopt : tree.lost_version(parent, name, found, caller.thread_id); lost && lost->object) {
       KVC_ASSIGN(Stat stat, tree.stat(lost->id));
       stat.nlink = 1;
       stat.brief = true;

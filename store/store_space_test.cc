@@ -1,5 +1,6 @@
 // What counts as space until it was given back.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -180,6 +181,30 @@ TEST_F(SmallVolume, GrowingWaitsForWhatIsBeingRemoved) {
   ASSERT_TRUE(store_.unlink("a"));
   EXPECT_EQ(truncate(store_, "b", 10 << 20), Code::kNoData);
   expect_within_capacity();
+}
+
+// The record of the first version went to the second, so its rename has to write it anew.
+TEST_F(SmallVolume, ARenameThatWaitsForRoomMovesNoOtherFileOnceItsOwnIsGone) {
+  const uint32_t first = 1, second = static_cast<uint32_t>(getpid());
+  ASSERT_TRUE(store_.write_file("x.tmp", store_.payload(1, 2 << 20), first));
+  ASSERT_TRUE(drain(store_));
+  Handle* const other = store_.open_for_rewrite("x.tmp", second);
+  ASSERT_NE(other, nullptr);
+  store_.pwrite(other, 0, store_.payload(2, 2 << 20));
+  ASSERT_TRUE(store_.close(other));
+  ASSERT_TRUE(store_.write_file("old", store_.payload(3, 11 << 20)));
+  ASSERT_TRUE(drain(store_));
+  ASSERT_TRUE(store_.unlink("old"));
+  std::optional<Status> answer;
+  store_->rename(kRootId, "x.tmp", kRootId, "y", RenameMode::kReplace, {.thread_id = first}, [&](Status status) { answer = std::move(status); });
+  ASSERT_FALSE(answer) << "waits for room";
+  store_->unlink(kRootId, "x.tmp", {.thread_id = first}, [](const Status& gone) { EXPECT_TRUE(gone); });
+  for (int i = 0; i < 1000 && !answer; ++i) store_->pump();
+  ASSERT_TRUE(answer);
+  ASSERT_FALSE(*answer);
+  EXPECT_EQ(answer->error().code, Code::kNoSpace);
+  EXPECT_FALSE(store_.exists("y"));
+  EXPECT_EQ(store_.read_file("x.tmp"), store_.payload(2, 2 << 20));
 }
 
 TEST_F(SmallVolume, WhatAReaderHoldsIsNoRoomUntilItIsClosed) {

@@ -16,7 +16,10 @@ Status RenameRequests::rename_now(Attempt& attempt) {
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
   const KnownProcesses processes(parts_.tree.writers_of(rename.parent, rename.name, rename.thread_id));
   Tree::Write tree = parts_.tree.write();
-  KVC_TRY(tree.resolve_rename(rename));
+  const Status resolved = tree.resolve_rename(rename);
+  const bool is_another = resolved ? !rename.source || rename.source->id != attempt.waited_for : resolved.error().code == Code::kOtherNode;
+  if (attempt.waited_for.valid() && is_another) return fail(Code::kNoSpace, rename.old_text() + ": no room for its file, which has lost the name while the call waited");
+  KVC_TRY(resolved);
   if (!rename.source) return {};
   KVC_TRY(prepare_rename(tree, attempt));
   return tree.rename(rename);
@@ -48,7 +51,8 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   auto finish = [this, forget](Rename asked, StatusCompletion reply) {
     auto last = std::make_shared<std::pair<Attempt, Status>>();
     const auto attempt = [this, forget, last, asked = std::move(asked)]() -> Status {
-      last->first = {asked};
+      const ObjectId waited_for = last->first.lacks_room ? last->first.asked.source->id : ObjectId{};
+      last->first = {asked, false, waited_for};
       last->second = rename_now(last->first);
       if (!last->second || !last->first.asked.source) forget(last->first.asked);
       return last->first.lacks_room ? last->second : Status{};  // a write that failed for want of room is no reason to wait
@@ -75,13 +79,13 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   });
 }
 
-// The object that the name means to the caller; null if there is none.
+// The object that the name means to the caller; null if there is none, or nothing of it was kept.
 ObjectPtr RenameRequests::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
   const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id));
   Tree::Write tree = parts_.tree.write();
   auto found = tree.names().find(parent, name);
   if (!found) return nullptr;
-  if (ObjectPtr lost = tree.lost_version(parent, name, *found, caller.thread_id)) return lost;
+  if (const auto lost = tree.lost_version(parent, name, *found, caller.thread_id)) return lost->object;
   if (!*found) return nullptr;
   ObjectId id = (*found)->child;
   if (tree.has_versions(parent, name)) id = tree.choose_version(*tree.names().dirty(parent, name), caller.thread_id);

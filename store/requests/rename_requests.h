@@ -41,6 +41,7 @@ class RenameRequests {
   struct Attempt {  // of a rename
     Rename asked;
     bool lacks_room = false;
+    ObjectId waited_for{};  // the source that lacked room before
   };
   Status rename_now(Attempt& attempt);
   Status prepare_rename(Tree::Write&, Attempt& attempt);

@@ -62,20 +62,28 @@ bool Tree::stays_in_ram(Object& object) const {
 
 std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
   std::vector<uint32_t> threads;
-  if (!to_be_written && !has_versions()) return threads;
+  if (!to_be_written && !has_versions() && !may_hide()) return threads;
   const Read tree = read();
   const NameState* state = tree.names().dirty(parent, name);
-  const bool several = (state != nullptr && !state->older_versions.empty()) || lost_.has_name(parent, name);
+  const auto found = tree.names().find(parent, name);
+  const ObjectId seen = found && *found ? (*found)->child : ObjectId{};
+  const bool hides = tree.hides_version(parent, name, seen);
+  const bool several = (state != nullptr && !state->older_versions.empty()) || hides;
   if (!several && !to_be_written) return threads;
   threads.push_back(thread_id);
-  const auto add = [&](ObjectId id) {
-    const ObjectPtr object = tree.live(id);
-    if (object && object->writer_process == 0 && std::count(threads.begin(), threads.end(), object->writer_thread) == 0)
-      threads.push_back(object->writer_thread);
+  const auto add_thread = [&](uint32_t thread, uint32_t known_process) {
+    if (known_process == 0 && std::count(threads.begin(), threads.end(), thread) == 0) threads.push_back(thread);
   };
-  if (const auto found = tree.names().find(parent, name); found && *found) add((*found)->child);
+  const auto add = [&](ObjectId id) {
+    if (const ObjectPtr object = tree.live(id)) add_thread(object->writer_thread, object->writer_process);
+  };
+  add(seen);
   if (state != nullptr)
     for (ObjectId id : state->older_versions) add(id);
+  if (hides) {
+    add(tree.names().own_child(parent, name).value_or(ObjectId{}));
+    for (const LostVersions::Lost* const lost : lost_.of(parent, name)) add_thread(lost->writer_thread, lost->writer_process);
+  }
   return threads;
 }
 
@@ -263,7 +271,7 @@ bool Tree::View::still_needed(const FreedPlace& freed) const {
   {
     const auto lock = object->lock();
     if (object->base.place != freed.place) return false;  // it has a newer body
-    if (object->nlink > 0 || tree_->lost_.has(object->id)) return true;
+    if (object->nlink > 0 || object->sealing || tree_->lost_.has(object->id)) return true;  // a seal may read it, also of one that lost its name meanwhile
   }
   return is_read_still(*object);
 }

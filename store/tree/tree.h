@@ -97,6 +97,7 @@ class Tree {
   std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
   bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // whether any name has versions; no lock
   bool adopted_lost_names() { return adopted_lost_names_.exchange(false); }  // since the last call; then drop_left_directories() may find something
+  void learn_writers();  // reads which processes wrote the files that lost their names, for the threads may end before the rename; takes the lock
   // Whether any object, of whichever node, may be in quarantine; no lock.
   bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0 || peers_quarantine_.load(std::memory_order_relaxed); }
   TemporaryNames& temporary_names() { return temporary_names_; }
@@ -117,6 +118,9 @@ class Tree {
     uint64_t bytes = 0;
   };
 
+  // Whether a file of this node that will be renamed may have lost its name to a peer's file, and not be in lost_; no lock.
+  bool may_hide() const { return parts_.clock.monotonic_ns() < may_hide_until_ns_.load(std::memory_order_relaxed); }
+  void note_may_hide();
   // Shows an adopted directory as its nodes have it now, as long as nothing was changed in it here.
   void refresh_adopted(const View& names, Object& object) const;
 
@@ -124,6 +128,7 @@ class Tree {
   TemporaryNames temporary_names_;
   std::atomic<bool> adopted_lost_names_{false};  // a directory of adopted_ lost a name of this node
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
+  std::atomic<int64_t> may_hide_until_ns_{INT64_MIN};  // monotonic; the journal got a file under a temporary name some seconds before
   std::atomic<uint64_t> quarantined_count_{0};
   std::atomic<bool> peers_quarantine_{false};  // a peer has, or had, an object in quarantine
 

@@ -41,8 +41,8 @@ class Tree::View {
   bool has_versions(ObjectId parent, std::string_view name) const;  // several writers have the name, each with a version of its own
   bool is_one_of_several(ObjectId id) const;  // it is a version of a temporary name, also the last one left
   bool hides_version(ObjectId parent, std::string_view name, ObjectId seen) const;  // one that its writer may rename
-  // Whether the kernel must not cache this object under that name: a lookup may be answered after another version's rename was done here, and before
-  // the kernel moved its entry, which would carry the time-out to the target.
+  bool lost_name_to(uint32_t thread_id, ObjectId seen) const;  // the thread wrote a file under a name that means this object of another writer now
+  // The kernel must not cache this object under that name: a lookup may be answered between a rename of another version here and the kernel's move of its entry.
   bool is_brief(ObjectId parent, std::string_view name, ObjectId id) const { return is_one_of_several(id) || hides_version(parent, name, id); }
   // The object that the journal should give the name; while several write it, the newest finished version, for the mount may end before the last is.
   ObjectId version_to_keep(const NameState& state) const;
@@ -152,8 +152,8 @@ class Tree::Write final : public Tree::View {
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   ObjectPtr version_awaiting_open(ObjectId parent, std::string_view name, uint32_t thread_id) const;  // the caller was told of it; null: none
-  // The version that the caller's rename or unlink means, though clients see `seen`: a peer's file took the name from it; null: none (tree_lost.cc).
-  ObjectPtr lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id);
+  // The version that the caller's rename or unlink means, though clients see `seen`: a peer's file took the name from it; nullopt: none (tree_lost.cc).
+  std::optional<LostVersions::Lost> lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id);
   // Makes `fresh` mean the name; `object`, which had it, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
   void sweep_versions(bool all);
@@ -184,7 +184,7 @@ class Tree::Write final : public Tree::View {
   void take_lost_versions(const Batch* given, bool at_the_end = false);
   void lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept = true);
   void take_lost(NameState& state, const ObjectPtr& version);
-  void end_lost(const ObjectPtr& version);
+  void end_lost(const LostVersions::Lost& lost);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);
   Result<bool> leave_adopted_in(ObjectId directory);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

@@ -1,5 +1,4 @@
 // A temporary name that a peer's file took from a file of this node between its close and its rename: the writer's rename moves its own file.
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -21,6 +20,8 @@ bool will_be_renamed(const Object& object, int64_t now_ns) {
   return !object.raw && !object.base.quarantined && !object.forgotten && object.last_write_ns != 0 && now_ns - object.last_write_ns < kAboutToRenameNs;
 }
 
+uint32_t process_of_writer(const LostVersions::Lost& lost) { return lost.writer_process != 0 ? lost.writer_process : process_of(lost.writer_thread); }
+
 // The journal may have removed the object since it lost its name.
 void note_record(const Index& index, Object& object) {
   const auto record = index.find_object_summary(object.id);
@@ -31,16 +32,41 @@ void note_record(const Index& index, Object& object) {
 
 bool Tree::View::hides_version(ObjectId parent, std::string_view name, ObjectId seen) const {
   if (tree_->lost_.has_name(parent, name)) return true;
-  if (!seen.is_foreign()) return false;
+  if (!seen.is_foreign() || !tree_->may_hide()) return false;
   const auto own = names().own_child(parent, name);
   return own && own->valid() && !own->is_foreign();
+}
+
+void Tree::note_may_hide() { may_hide_until_ns_ = parts_.clock.monotonic_ns() + kAboutToRenameNs; }
+
+bool Tree::View::lost_name_to(uint32_t thread_id, ObjectId seen) const {
+  for (const LostVersions::Lost* const lost : tree_->lost_.of_writer(thread_id)) {
+    const NameState* const state = names().dirty(lost->parent, lost->name);
+    if (state != nullptr && state->is_older_version(seen)) return true;
+    const auto found = names().find(lost->parent, lost->name);
+    if (found && *found && (*found)->child == seen) return true;
+  }
+  return false;
+}
+
+void Tree::learn_writers() {
+  if (!has_versions()) return;
+  const std::vector<uint32_t> threads = [this] {
+    const Read tree = read();
+    return lost_.threads_of_unknown_processes();
+  }();
+  if (threads.empty()) return;
+  const KnownProcesses processes(threads);
+  const Write tree = write();
+  for (const uint32_t thread : threads) lost_.note_process(thread, process_of(thread));
 }
 
 // A peer's file has the name now, or a peer removed it. A file that is kept has no link from now on, but stays in the table; that it has lost its last
 // link is noted only once it is not kept any more.
 void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept) {
   const Parts& parts = tree().parts_;
-  LostVersions::Lost lost{.object = object, .parent = parent, .name = std::string(name), .bytes = 0, .until_ns = 0};
+  LostVersions::Lost lost{.id = object->id, .object = object, .parent = parent, .name = std::string(name), .writer_thread = object->writer_thread,
+                          .writer_process = object->writer_process};
   const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity, most_bytes_in_ram = parts.pool.limit_bytes() / kPartOfMemory;
   {
     const auto lock = object->lock();
@@ -49,23 +75,30 @@ void Tree::Write::lose_name(const ObjectPtr& object, ObjectId parent, std::strin
     lost.only_in_ram = object->content_dirty();  // no lane writes a file without a name
   }
   const bool fits = lost.bytes <= most_bytes && (!lost.only_in_ram || lost.bytes <= most_bytes_in_ram);
-  if (!may_be_kept || object->nlink != 1 || !fits || !will_be_renamed(*object, parts.clock.monotonic_ns())) {
-    change_links(object, -1);
-    return forget_if_idle(object);
+  const bool is_wanted = may_be_kept && object->nlink == 1 && will_be_renamed(*object, parts.clock.monotonic_ns());
+  if (is_wanted) {
+    tree().has_versions_ = true;
+    while (const auto older = tree().lost_.take_of(parent, name, object->writer_thread)) end_lost(*older);
   }
-  writer_process(*object);
-  while (const auto older = tree().lost_.take_of(parent, name, object->writer_thread)) end_lost(older->object);
-  {
+  if (!is_wanted || !fits) {
+    change_links(object, -1);
+    forget_if_idle(object);
+    if (is_wanted) tree().lost_.give_up(std::move(lost));
+  } else {
     const auto lock = object->lock();
     object->nlink = 0;
+    tree().lost_.add(std::move(lost));
   }
-  tree().lost_.add(std::move(lost));
-  while (const auto oldest = tree().lost_.take_excess(most_bytes, most_bytes_in_ram)) end_lost(oldest->object);
-  tree().has_versions_ = true;
+  while (auto oldest = tree().lost_.take_excess(most_bytes, most_bytes_in_ram)) {
+    end_lost(*oldest);
+    tree().lost_.give_up(*std::move(oldest));
+  }
 }
 
-// `version` was taken from lost_: it loses its link for good.
-void Tree::Write::end_lost(const ObjectPtr& version) {
+// `lost` was taken from lost_: it loses its link for good.
+void Tree::Write::end_lost(const LostVersions::Lost& lost) {
+  const ObjectPtr& version = lost.object;
+  if (!version) return;  // it has
   note_record(tree().parts_.index, *version);
   {
     const auto lock = version->lock();
@@ -77,14 +110,15 @@ void Tree::Write::end_lost(const ObjectPtr& version) {
 }
 
 // The newest of the caller's thread, else of its process; but the file that the name means here goes first if it is as much the caller's.
-ObjectPtr Tree::Write::lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id) {
-  std::vector<ObjectPtr> versions = tree().lost_.of(parent, name);
+std::optional<LostVersions::Lost> Tree::Write::lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id) {
+  const std::vector<const LostVersions::Lost*> versions = tree().lost_.of(parent, name);
+  ObjectPtr hidden;
   if (!seen || seen->child.is_foreign()) {  // a journaled file that a peer's hides still has its name
     const auto own = names().own_child(parent, name);
-    const ObjectPtr hidden = own && own->valid() && !own->is_foreign() ? live(*own) : nullptr;
-    if (hidden && will_be_renamed(*hidden, tree().parts_.clock.monotonic_ns())) versions.push_back(hidden);
+    hidden = own && own->valid() && !own->is_foreign() ? live(*own) : nullptr;
+    if (hidden && !will_be_renamed(*hidden, tree().parts_.clock.monotonic_ns())) hidden = nullptr;
   }
-  if (versions.empty() || thread_id == 0) return nullptr;
+  if ((versions.empty() && !hidden) || thread_id == 0) return std::nullopt;
   const uint32_t process = process_of(thread_id);
   const auto rank = [&](Object& object) { return object.writer_thread == thread_id ? 2 : writer_process(object) == process ? 1 : 0; };
   int best_rank = 0;
@@ -92,13 +126,15 @@ ObjectPtr Tree::Write::lost_version(ObjectId parent, std::string_view name, cons
     const NameState* const state = names().dirty(parent, name);
     if (const ObjectPtr named = live(state != nullptr ? choose_version(*state, thread_id) : seen->child)) best_rank = rank(*named);
   }
-  ObjectPtr best;
-  for (const ObjectPtr& version : versions) {
-    if (rank(*version) <= best_rank) continue;
-    best_rank = rank(*version);
-    best = version;
+  std::optional<LostVersions::Lost> best;
+  for (const LostVersions::Lost* const version : versions) {
+    const int its_rank = version->writer_thread == thread_id ? 2 : process_of_writer(*version) == process ? 1 : 0;
+    if (its_rank <= best_rank) continue;
+    best_rank = its_rank;
+    best = *version;
   }
-  if (best) note_record(tree().parts_.index, *best);
+  if (hidden && rank(*hidden) > best_rank) best = LostVersions::Lost{.id = hidden->id, .object = hidden, .parent = parent, .name = std::string(name)};
+  if (best && best->object) note_record(tree().parts_.index, *best->object);
   return best;
 }
 

@@ -166,7 +166,12 @@ Status Tree::Write::make_entry(const ObjectPtr& directory, std::string_view name
 Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thread_id) {
   KVC_ASSIGN(auto found, names().find(parent, name));
   if (found && found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
-  if (const ObjectPtr own = lost_version(parent, name, found, thread_id)) {  // what peers have there stays
+  if (const auto lost = lost_version(parent, name, found, thread_id)) {  // what others have there stays
+    const ObjectPtr& own = lost->object;
+    if (!own) {  // its bytes were given up before
+      tree().lost_.take(lost->id);
+      return {};
+    }
     KVC_ASSIGN(Namespace::Edit state, names().edit_own(parent, name));
     take_lost(*state, own);
     tree().parts_.records.accept(kNameRecordBytes + name.size());

@@ -14,6 +14,7 @@
 #include "store/peers/testing/memory_part.h"
 #include "store/tree/rename.h"
 #include "store/tree/testing/tree_parts.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 namespace tree_peers_test {
@@ -517,6 +518,21 @@ TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStayWhereItTookANewerOneMeanwh
   EXPECT_FALSE(find(id(5), "x.tmp").valid());
 }
 
+// Both threads are of one process.
+TEST_F(TreePeersTest, AThreadRenamesAVersionThatAPeerTookThoughAnotherOfItsProcessWroteTheNameSince) {
+  give_both_the_directory();
+  write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write_journaled(7, second_);
+  replace_seventh();
+  journal_taken();
+  const ObjectPtr of_another_thread = write(9, "x.tmp", first_, false);
+  of_another_thread->writer_process = second_;
+  tree_.write().sweep_versions(false);
+  EXPECT_TRUE(rename("x.tmp", "second", second_));
+  EXPECT_EQ(find(id(5), "second"), taken->id);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(9));
+}
+
 TEST_F(TreePeersTest, AnOlderVersionThatAPeerTookDoesNotComeBack) {
   give_both_the_directory();
   write(6, "x.tmp", first_, true);
@@ -802,6 +818,98 @@ TEST_F(TreePeersTest, FilesThatLostTheirNamesAreBoundedInBytes) {
   }
   journal();
   for (const ObjectPtr& object : objects) EXPECT_EQ(rename(std::to_string(object->id.number()) + ".tmp", "x", second_), object == objects[1] || object == objects[2]);
+}
+
+// Clients of this node and of a peer use the name; there is no room for what the first one wrote.
+TEST_F(TreePeersTest, ThatItsFileCouldNotBeKeptIsToldToItsWriterAndNoOtherFileIsMovedForIt) {
+  give_both_the_directory();
+  const auto lose = [&](uint64_t number, const std::string& name) {
+    const ObjectPtr object = write(number, name, second_, false);
+    object->size_bytes = 65 * kMiB;
+    journal_version(object, name);
+    say(kA, {gone("this", id(5), name, id(number))});
+    journal();
+    EXPECT_FALSE(tree_.find(id(number))) << "nothing of it is kept";
+  };
+  const auto rename_by_its_writer = [&](const std::string& name) {
+    Rename asked{id(5), name, id(5), "x", RenameMode::kReplace, second_};
+    const Status resolved = tree_.write().resolve_rename(asked);
+    return resolved ? Code::kNoData : resolved.error().code;
+  };
+  lose(10, "a.tmp");
+  EXPECT_EQ(rename_by_its_writer("a.tmp"), Code::kAbsentForNow);
+  write(11, "a.tmp", first_, false);
+  EXPECT_EQ(rename_by_its_writer("a.tmp"), Code::kAbsentForNow);
+  EXPECT_TRUE(tree_.read().lost_name_to(second_, id(11))) << "a link is refused, too";
+  EXPECT_TRUE(tree_.write().unlink(id(5), "a.tmp", second_)) << "its file is gone";
+  EXPECT_EQ(find(id(5), "a.tmp"), id(11));
+  EXPECT_FALSE(tree_.read().lost_name_to(second_, id(11)));
+  EXPECT_TRUE(rename("a.tmp", "first", first_));
+  EXPECT_EQ(find(id(5), "first"), id(11));
+  tree_.write().sweep_versions(false);
+  EXPECT_FALSE(tree_.has_versions());
+
+  lose(20, "b.tmp");
+  write(21, "b.tmp", first_, false);
+  write(22, "b.tmp", second_, false);
+  EXPECT_TRUE(rename("b.tmp", "second", second_)) << "it wrote the name anew";
+  EXPECT_EQ(find(id(5), "second"), id(22));
+  EXPECT_FALSE(tree_.read().lost_name_to(second_, id(21))) << "that is over";
+
+  lose(30, "c.tmp");
+  write(31, "c.tmp", first_, false);
+  EXPECT_EQ(rename_by_its_writer("c.tmp"), Code::kAbsentForNow);
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(rename_by_its_writer("c.tmp"), Code::kNoData) << "after its time";
+}
+
+TEST_F(TreePeersTest, OfFilesThatLostTheirNamesTheOldestIsGivenUpAndItsWriterIsTold) {
+  give_both_the_directory();
+  for (const uint64_t number : {10, 11}) {
+    const ObjectPtr object = write(number, std::to_string(number) + ".tmp", second_, false);
+    object->size_bytes = 40 * kMiB;  // of 64
+    journal_version(object, std::to_string(number) + ".tmp");
+    say(kA, {gone("this", id(5), std::to_string(number) + ".tmp", id(number))});
+  }
+  journal();
+  write(12, "10.tmp", first_, false);
+  EXPECT_FALSE(rename("10.tmp", "x", second_));
+  EXPECT_TRUE(rename("11.tmp", "x", second_));
+  EXPECT_EQ(find(id(5), "10.tmp"), id(12));
+}
+
+// Reading which process a thread belongs to takes time, and the lock is that of all names.
+TEST_F(TreePeersTest, WhoseFilesLostTheirNamesIsNotReadUnderTheLock) {
+  give_both_the_directory();
+  for (const bool is_hidden : {false, true}) {
+    const ObjectPtr object = write_journaled(is_hidden ? 9 : 7, second_);
+    const uint64_t before = unknown_processes_asked_for();
+    if (is_hidden) give(kA, 8, "x.tmp", 20);
+    else say(kA, {gone("this", id(5), "x.tmp", id(7))});
+    EXPECT_EQ(object->writer_process, 0U);
+    const auto rename_by = [&](uint32_t thread) {
+      const KnownProcesses processes(tree_.writers_of(id(5), "x.tmp", thread));
+      return rename("x.tmp", is_hidden ? "hidden" : "replaced", thread);
+    };
+    EXPECT_FALSE(rename_by(first_));
+    tree_.learn_writers();
+    EXPECT_FALSE(rename_by(first_));
+    EXPECT_TRUE(rename_by(second_));
+    EXPECT_EQ(unknown_processes_asked_for(), before);
+    journal_renamed(object->id);
+  }
+}
+
+TEST_F(TreePeersTest, ANameHidesAFileOnlyForSomeSecondsAfterThatWasJournaled) {
+  give_both_the_directory();
+  write_journaled(7, second_);
+  give(kA, 8, "x.tmp", 20);
+  EXPECT_TRUE(tree_.read().hides_version(id(5), "x.tmp", id_here(kA, id(8))));
+  EXPECT_FALSE(tree_.writers_of(id(5), "x.tmp", second_).empty());
+  clock_.advance_ns(10'000'000'000);
+  EXPECT_FALSE(tree_.read().hides_version(id(5), "x.tmp", id_here(kA, id(8))));
+  EXPECT_TRUE(tree_.writers_of(id(5), "x.tmp", second_).empty());
 }
 
 // --- what a peer put in quarantine ---

@@ -35,14 +35,16 @@ void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& 
 
 Status Tree::Write::resolve_rename(Rename& rename) {
   KVC_ASSIGN(auto from, names().find(rename.parent, rename.name));
-  const ObjectPtr lost = rename.exchanges() ? nullptr : lost_version(rename.parent, rename.name, from, rename.thread_id);
+  const auto lost = rename.exchanges() ? std::nullopt : lost_version(rename.parent, rename.name, from, rename.thread_id);
+  if (lost && !lost->object)
+    return fail(Code::kAbsentForNow, rename.old_text() + ": a file of another node took the name, and there was no room to keep what this program wrote under it; write it again");
   if (!from && !lost) return fail(Code::kNotFound, rename.old_text());
   KVC_ASSIGN(auto to, names().find(rename.new_parent, rename.new_name));
   rename.target_is_seen = to && !is_quarantined(to->child);
   if (rename.mode == RenameMode::kNoReplace && rename.target_is_seen) return fail(Code::kExists, rename.new_text());
   if (rename.exchanges() && !rename.target_is_seen) return fail(Code::kNotFound, rename.new_text());
 
-  rename.was_lost = lost != nullptr;
+  rename.was_lost = lost.has_value();
   ObjectId source_id = lost ? lost->id : from->child;
   const bool several = !lost && has_versions(rename.parent, rename.name);
   if (rename.exchanges() && (several || has_versions(rename.new_parent, rename.new_name)))
@@ -97,7 +99,7 @@ Status Tree::Write::rename(Rename& rename) {
   const std::vector<ObjectId> dropped_versions = move_name(rename, old_state, new_state);
   note_moved(rename);
   settle_links(rename, dropped_versions);
-  while (const auto older = tree().lost_.take_of(rename.parent, rename.name, rename.source->writer_thread)) end_lost(older->object);
+  while (const auto older = tree().lost_.take_of(rename.parent, rename.name, rename.source->writer_thread)) end_lost(*older);
   if (rename.target) kill_point("name-replaced");
   return {};
 }

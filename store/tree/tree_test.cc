@@ -174,6 +174,20 @@ TEST_F(TreeTest, AnOpenObjectOutlivesItsName) {
   EXPECT_FALSE(in_ram(kBody));
 }
 
+// The seal reads what the body has on the volume, to write it elsewhere, whatever becomes of the name meanwhile.
+TEST_F(TreeTest, ThePlaceOfAnObjectThatIsBeingSealedOutlivesItsName) {
+  put_journaled(kBody, "a");
+  const ObjectPtr object = *tree.get(kBody);
+  const FreedPlace freed{kBody, object->base.place};
+  object->sealing = true;
+  ASSERT_TRUE(tree.write().unlink(kRootId, "a", kThread));
+  EXPECT_TRUE(tree.read().still_needed(freed));
+  object->sealing = false;
+  tree.forget_when_idle(object);
+  EXPECT_FALSE(in_ram(kBody));
+  EXPECT_FALSE(tree.read().still_needed(freed));
+}
+
 TEST_F(TreeTest, APlaceThatWasTakenOverIsNeededWhileTheFormerIsRead) {
   put_journaled(kBody, "a");
   const ObjectPtr former = *tree.get(kBody);

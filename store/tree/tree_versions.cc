@@ -175,10 +175,9 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   const auto may_be_renamed = [&](std::vector<ObjectId>::iterator version) {
     const ObjectPtr object = live(*version);
     if (!object || object->published || is_abandoned(*version, kAboutToRenameNs)) return false;
-    const uint32_t process = writer_process(*object);
-    const bool wrote_another = std::any_of(version + 1, versions.end(), [&](ObjectId later) {
+    const bool wrote_another = std::any_of(version + 1, versions.end(), [&](ObjectId later) {  // of several, whose processes are known
       const ObjectPtr other = live(later);
-      return other && writer_process(*other) == process;
+      return other && writer_process(*other) == writer_process(*object);
     });
     const auto lock = object->lock();
     if (object->write_handles > 0 || object->unflushed_handles > 0) return true;
@@ -247,6 +246,7 @@ void Tree::Write::take_lost_versions(const Batch* given, bool at_the_end) {
 
 void Tree::Write::settle(const DirtyName& name, ObjectId durable) {
   NameState* const state = names().state(name);
+  if (const ObjectPtr object = tree().parts_.shared && durable.valid() ? live(durable) : nullptr; object && object->temporary && !object->published) tree().note_may_hide();
   if (state != nullptr && !view().is_alone() && durable.valid() && state->child == durable && is_open_temporary(*this, durable)) {
     state->written = durable;
     tree().has_versions_ = true;
@@ -273,6 +273,7 @@ void Tree::Write::sweep_versions(bool all) {
     }
     if (state.written.valid() && (state.written != state.child || !is_open_temporary(*this, state.written))) {
       state.written = {};
+      tree().note_may_hide();
       dropped.emplace_back(name, ObjectId{});
     }
     while (!state.older_versions.empty() && is_abandoned(state.child, all ? 0 : kAboutToRenameNs)) {
@@ -292,14 +293,11 @@ void Tree::Write::sweep_versions(bool all) {
     });
     some_left |= state.has_versions();
   });
-  while (auto over = tree().lost_.take_over(all ? INT64_MAX : now)) end_lost(over->object);
+  while (auto over = tree().lost_.take_over(all ? INT64_MAX : now)) end_lost(*over);
   tree().has_versions_ = some_left || !tree().lost_.empty();
   for (auto& [name, id] : dropped) {
     if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
-    if (ObjectPtr object = live(id)) {
-      change_links(object, -1);
-      forget_if_idle(object);
-    }
+    if (const ObjectPtr object = live(id)) lose_name(object, name.parent, name.key.name, !all);
     names().put_back_pending(name);
   }
   if (!dropped.empty()) tree().parts_.dirty.wake();
