@@ -125,10 +125,12 @@ void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   const ReadAheadAfterAnswer later(*driver.store);
   OpenRequest how = open_request_of(file->flags);
   how.truncate = file->flags & O_TRUNC;
-  if (how.write || how.truncate)
-    open_to_write(request, node, *file, how);
-  else
-    open_to_read(request, node, *file, how);
+  if (how.write || how.truncate) return open_to_write(request, node, *file, how);
+  const ObjectId object = object_of(request, node);
+  if (!object.is_foreign()) return open_to_read(request, node, *file, how);
+  driver.store->await_catching_up(object, [request, node, file = *file, how] {
+    run_handler(request, [&] { open_to_read(request, node, file, how); });
+  });
 }
 
 void release(const Request& request, fuse_ino_t node, fuse_file_info* file) {

@@ -348,6 +348,7 @@ int run_mount(const MountRequest& request) {
   std::atomic<bool> node_lost{false};
   driver.store->set_node_lost([&] {
     node_lost = true;
+    log::silence_what_follows();
     loop.stop();
   });
   driver.caretaker.emplace(*driver.store, system_clock());

@@ -1,6 +1,7 @@
 // Whether this volume may have other nodes, and what the store reports of them and asks about their objects.
 #pragma once
 
+#include <functional>
 #include <optional>
 
 #include "store/base/records.h"
@@ -25,10 +26,13 @@ class OtherNodes {
   Status check_may_change(const Object& object) const;  // kReadOnly: the object belongs to another node
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   uint32_t generation_of(ObjectId id) const;
+  // As Store::await_catching_up().
+  void await_catching_up(ObjectId id, std::move_only_function<void()> then);
   void tell(StoreStatus& status) const;
 
  private:
   bool is_unanswered(uint32_t ordinal) const;
+  bool may_be_given_up(ObjectId id) const;
 
   StoreRooms& rooms_;
 };

@@ -48,8 +48,7 @@ class Store {
   virtual Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target, const Caller& caller) = 0;
   virtual Result<std::string> read_symlink(ObjectId id) = 0;
   // kExists if the name exists (O_EXCL or not: the driver looks up first). The handle is open for `request`.
-  virtual Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
-                                                  const OpenRequest& request, const Caller& caller) = 0;
+  virtual Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode, const OpenRequest& request, const Caller& caller) = 0;
   virtual void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) = 0;
   virtual void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) = 0;
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
@@ -73,6 +72,8 @@ class Store {
   virtual Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) = 0;
 
   // --- bytes ---
+  // Call before an open of another node's file: runs `then` on a thread of the store once it is known whether that node has it still; at once as a rule.
+  virtual void await_catching_up(ObjectId id, std::move_only_function<void()> then) = 0;
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
   virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
   // fs/ is about to answer an open kStale by itself. The store then does not answer the repetition kStale: the kernel repeats an open once. False: this is
@@ -127,9 +128,8 @@ class Store {
   virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
   // A client read a mapped body through the daemon, not by passthrough: for a while, big bodies are loaded into memory files.
   virtual void note_mapped_read(Handle* handle) = 0;
-  // Runs `then` once the loads under way of the body have ended, if they make it one file in RAM, or once the page cache has been
-  // filled with its extent, if that is under way (then on a thread of the store); at once if there is nothing to wait for. So clients
-  // that map whole bodies get them by passthrough, not page by page.
+  // Runs `then` once the loads under way of the body have ended, if they make it one file in RAM, or once the page cache has been filled with its extent, if that
+  // is under way (then on a thread of the store); at once if there is nothing to wait for. So clients that map whole bodies get them by passthrough.
   virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
   // From hold to release the clock stands still for the calling thread, it wakes no thread to read ahead, and its lookups, opens and reads teach

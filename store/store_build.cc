@@ -107,7 +107,8 @@ void StoreImpl::build_tree() {
 void StoreImpl::build_reads(Recovered& found) {
   reader_.emplace(*extents_, counters_);
   unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
-  loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
+  loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_,
+                               [this](std::move_only_function<void()> then) { peers_ ? peers_->catch_up().read(std::move(then)) : then(); }});
   backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
                                        verify_ == Verify::kAlways});
   read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,

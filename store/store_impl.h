@@ -119,6 +119,7 @@ class StoreImpl final : public Store, private StoreRooms {
   void backing_refused(bool in_memory) override { backing_->refuse(in_memory); }
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override { backing_->count_open(id, direct, in_memory); }
   void note_mapped_read(Handle* handle) override { mapped_->note_read(handle); }
+  void await_catching_up(ObjectId id, std::move_only_function<void()> then) override { other_nodes_.await_catching_up(id, std::move(then)); }
   void await_loads(Handle* handle, std::move_only_function<void()> then) override { mapped_->await_loads(handle, std::move(then)); }
 
   bool has_room_for_records(uint64_t bytes) override { return record_waiters_->has_room(bytes); }

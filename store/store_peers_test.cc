@@ -745,6 +745,44 @@ TEST(StorePeersDamage, WhatAnotherNodeFoundDamagedItsNodeReadsItself) {
   EXPECT_EQ(b->status().scrub_damaged, 0u);
 }
 
+// A reader that comes behind the space's next use, for the node of which nobody waits any more.
+TEST(StorePeersDamage, WhatItsNodeGaveUpIsNoDamageThoughThatWasNotReadYet) {
+  ManualClock clock(1'800'000'000'000'000'000);
+  TestStore a({}, clock);
+  TestStore b(testing::node_options("other"), a);
+  const std::string content = TestStore::payload(1, 50'000);
+  ASSERT_TRUE(a.write_file("x", content));
+  testing::publish(a, &b);
+  Handle* const handle = b.open("x", {.read = true});
+  ASSERT_NE(handle, nullptr);
+  ASSERT_TRUE(a.unlink("x"));
+  a.drain();
+  a.flip_in_extents(content.substr(1000, 64));
+  EXPECT_TRUE(b.exists("x")) << "it has not read that it went";
+  const auto read = await<ReadReply>(b, [&](auto done) { b->read(handle, 0, content.size(), std::move(done)); });
+  EXPECT_EQ(read ? Code::kNoData : read.error().code, Code::kIo);
+  EXPECT_EQ(b->status().errors_checksum, 0u);
+  EXPECT_FALSE(b.exists("x"));
+  b->release(handle);
+}
+
+// The kernel knows names for a second.
+TEST_F(StorePeers, WhatReadsAsAbsentIsNotOpenedByWhoLookedItUpBefore) {
+  const std::string damaged = TestStore::payload(1, 50'000);
+  ASSERT_TRUE(a.write_file("x", damaged));
+  publish();
+  a.remount();
+  a.flip_in_extents(damaged.substr(1000, 64));
+  for (TestStore* node : {&a, &b}) {
+    const ObjectId id = testing::find(*node, "x").id;
+    EXPECT_EQ(node->try_read_file("x"), Code::kCorrupt);
+    for (const Code code : {Code::kStale, Code::kNotFound}) {
+      const auto opened = (*node)->open(id, {.read = true}, {.thread_id = 7});
+      EXPECT_EQ(opened ? Code::kNoData : opened.error().code, code);
+    }
+  }
+}
+
 // Nothing is left of the node but what the other has read.
 TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(a.write_file(fmt::format("old-{}", i), TestStore::payload(i, 10'000)));

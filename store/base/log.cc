@@ -138,6 +138,8 @@ void tell_repeated(bool all) {
     pass_on(static_cast<Level>(line.level), line.text);
 }
 
+void silence_what_follows() { limiter().let_nothing_through(static_cast<int>(Level::kInfo)); }
+
 void write_behind() {
   // Never destroyed, like the sinks.
   auto* const writer = new Writer(kMostWaiting, [](const Writer::Line& line) {

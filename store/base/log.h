@@ -28,6 +28,8 @@ std::vector<std::string> recent();
 void write(Level level, std::string_view message);
 // Writes the lines about what was held back, for periods that are over or for all. Call regularly.
 void tell_repeated(bool all = false);
+// The process ends for a reason that was just logged: warnings and errors from now on follow from it, and are counted only. flush() tells their number.
+void silence_what_follows();
 // From now on a thread writes to stderr or the file, and no caller waits for them: beyond some thousand lines that wait the oldest are not written, and
 // a line tells how many. recent() has the last lines all the same. Call once, after the daemon was forked (a later child may only exec).
 void write_behind();

@@ -1,6 +1,7 @@
 #include "store/base/log_limiter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,10 @@ std::string Limiter::told(const Kind& kind, int64_t now_ns) {
 Limiter::Verdict Limiter::ask(int level, std::string_view line, int64_t now_ns) {
   std::string name = kind_of(line);
   std::lock_guard lock(mutex_);
+  if (silent_level_) {
+    ++silenced_;
+    return {};
+  }
   auto found = kinds_.find(name);
   if (found == kinds_.end()) {
     make_room();
@@ -65,7 +70,13 @@ std::vector<Limiter::Line> Limiter::take_held_back(int64_t now_ns, bool all) {
     if (kind.held_back > 0) lines.push_back({kind.level, told(kind, now_ns)});
     return true;
   });
+  if (all && silenced_ > 0) lines.push_back({*silent_level_, fmt::format("{} more warnings and errors followed, which are not written", std::exchange(silenced_, 0))});
   return lines;
+}
+
+void Limiter::let_nothing_through(int level) {
+  std::lock_guard lock(mutex_);
+  silent_level_ = level;
 }
 
 // Caller holds mutex_. Forgets the kind that was silent longest, preferably one with nothing held back; else its held-back lines are never reported.

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -39,6 +40,8 @@ class Limiter {
   };
   // Lines about what was held back in periods that are over. Call regularly, and with all = true at the end.
   std::vector<Line> take_held_back(int64_t now_ns, bool all = false);
+  // From now on no line is let through. take_held_back() with all = true tells the number of those lines, in a line of this level.
+  void let_nothing_through(int level);
 
  private:
   struct Kind {
@@ -54,6 +57,8 @@ class Limiter {
   const Settings settings_;
   InnerMutex mutex_;
   std::unordered_map<std::string, Kind> kinds_;
+  std::optional<int> silent_level_;  // set by let_nothing_through()
+  uint64_t silenced_ = 0;            // lines since then
 };
 
 }  // namespace kvcachefs::log

@@ -46,6 +46,19 @@ TEST(LogLimiter, AtTheEndAllIsTold) {
   EXPECT_EQ(lines[0].text, "full (repeated 2 times in 1 s)");
 }
 
+TEST(LogLimiter, AfterTheLastWordAllIsCounted) {
+  Limiter limiter;
+  EXPECT_TRUE(limiter.ask(3, "its node was removed", 0).write);
+  limiter.let_nothing_through(2);
+  for (int line = 0; line < 20; ++line) EXPECT_FALSE(limiter.ask(4, line % 2 == 0 ? "upkeep: no node" : "another kind", 0).write);
+  EXPECT_TRUE(limiter.take_held_back(60'000'000'000).empty());
+  const auto lines = limiter.take_held_back(60'000'000'000, /*all=*/true);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0].level, 2);
+  EXPECT_EQ(lines[0].text.substr(0, 3), "20 ");
+  EXPECT_TRUE(limiter.take_held_back(60'000'000'000, /*all=*/true).empty());
+}
+
 TEST(LogLimiter, ManyKindsTakeNoMoreMemory) {
   Limiter limiter({.lines = 1, .kinds = 4});
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(limiter.ask(kError, std::string(static_cast<size_t>(i % 100), 'x'), i / 100 * 20 * kSecond).write);

@@ -20,9 +20,18 @@ int64_t RunningClock::monotonic_ns() const {
   return advance();
 }
 
+int64_t RunningClock::went_on_ns() const {
+  std::lock_guard lock(mutex_);
+  advance();
+  return went_on_ns_;
+}
+
 int64_t RunningClock::advance() const {
   const int64_t now_ns = std::max(clock_.monotonic_ns(), seen_ns_);
-  if (ticked_) missed_ns_ += std::max<int64_t>(0, now_ns - seen_ns_ - kMostNs);
+  if (const int64_t too_long_ns = now_ns - seen_ns_ - kMostNs; ticked_ && too_long_ns > 0) {
+    missed_ns_ += too_long_ns;
+    went_on_ns_ = now_ns;
+  }
   seen_ns_ = now_ns;
   return now_ns - missed_ns_;
 }

@@ -21,13 +21,15 @@ class RunningClock final : public Clock {
   void tick() { static_cast<void>(monotonic_ns()); }
 
   int64_t monotonic_ns() const override;
+  int64_t machine_ns() const { return clock_.monotonic_ns(); }  // of the clock that it wraps
+  int64_t went_on_ns() const;  // by machine_ns(): when it was last noticed that the process had stood still; 0: it never did
   int64_t realtime_ns() const override { return clock_.realtime_ns(); }
 
  private:
   int64_t advance() const;  // mutex_ held
   const Clock& clock_;
   mutable LeafMutex mutex_;  // a leaf; guards:
-  mutable int64_t seen_ns_ = 0, missed_ns_ = 0;
+  mutable int64_t seen_ns_ = 0, missed_ns_ = 0, went_on_ns_ = 0;
   bool ticked_ = false;
 };
 

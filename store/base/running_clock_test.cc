@@ -26,6 +26,20 @@ TEST(RunningClock, TimeInWhichTheProcessStoodStillDoesNotCount) {
   EXPECT_EQ(running.realtime_ns(), clock.realtime_ns());
 }
 
+TEST(RunningClock, TellsWhenTheProcessWentOn) {
+  ManualClock clock(1000 * kSecondNs);
+  RunningClock running(clock);
+  clock.advance_ns(100 * kSecondNs);
+  EXPECT_EQ(running.went_on_ns(), 0) << "nobody ticked it";
+  running.set_ticked(true);
+  clock.advance_ns(2 * kSecondNs);
+  EXPECT_EQ(running.went_on_ns(), 0);
+  clock.advance_ns(10 * kSecondNs);
+  EXPECT_EQ(running.went_on_ns(), clock.monotonic_ns());
+  clock.advance_ns(kSecondNs);
+  EXPECT_EQ(running.went_on_ns(), running.machine_ns() - kSecondNs);
+}
+
 TEST(RunningClock, WhereNobodyTicksItIsTheMachines) {
   ManualClock clock(1000 * kSecondNs);
   RunningClock running(clock);

@@ -49,7 +49,9 @@ Status NodeFence::look() {
 
 std::unexpected<Error> NodeFence::lost(uint32_t epoch) {
   if (lost_.exchange(true)) return lost_error();
-  log::error("{} (epoch {}, this one's is {}): nothing is published any more, and this daemon ends", lost_error().error().message, epoch, own_.epoch);
+  log::error("{} (epoch {}, this one's is {}). Nothing is published any more, and this daemon ends: what it had accepted and not written yet is lost. "
+             "Mount the volume again, with another -o node= if another daemon serves this node now",
+             lost_error().error().message, epoch, own_.epoch);
   std::function<void()> then;
   {
     const std::lock_guard lock(mutex_);

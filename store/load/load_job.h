@@ -96,6 +96,7 @@ struct LoadJob {
   uint32_t base_version = 0;
   bool spilled = false;
   bool urgent = true;
+  bool peers_were_read = false;  // since the bytes were found bad or missing: whether its node has given them up is known
   Place place;
   size_t first = 0;
   std::vector<uint64_t> checksums;  // of the units, in order

@@ -357,9 +357,12 @@ bool is_given_up(const Object& object) {
   const auto lock = object.lock();
   return object.id.is_foreign() && (object.outdated.load().valid() || object.nlink == 0);
 }
+
+bool is_gone_or_bad(const Status& status) { return !status && (status.error().code == Code::kCorrupt || status.error().code == Code::kNotFound); }
 }  // namespace
 
 // Reads once more bytes that did not match or failed, or were not found. If that does not help, the callers get an error, or the body goes into quarantine.
+// Of another node's body, what that node wrote is read before it is judged: usually that node gave the place back a moment ago.
 // Blocks on the volume.
 void Loader::second_look(const LoadJobPtr& job) {
   const auto is_superseded = [&] {
@@ -377,7 +380,10 @@ void Loader::second_look(const LoadJobPtr& job) {
   }
   if (!status && !superseded) superseded = is_superseded();  // meanwhile
   if (status && !superseded) return finish(job, job->padded_bytes());
-  if (!superseded && is_given_up(*job->object) && (status.error().code == Code::kCorrupt || status.error().code == Code::kNotFound)) {
+  const bool may_be_given_up = !superseded && is_gone_or_bad(status) && job->object->id.is_foreign() && !is_given_up(*job->object);
+  if (may_be_given_up && parts_.read_peers && !std::exchange(job->peers_were_read, true))
+    return parts_.read_peers([this, job] { parts_.later.add([this, job] { second_look(job); }); });
+  if (!superseded && is_gone_or_bad(status) && is_given_up(*job->object)) {
     log::debug("object {}, which its node has replaced or removed, cannot be read any more: {}", job->object->id.value, status.error().message);
     status = fail(Code::kIo, fmt::format("object {} was replaced or removed by its node, and its bytes are gone", job->object->id.value));
   } else if (!superseded && status.error().code == Code::kCorrupt) {

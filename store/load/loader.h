@@ -38,6 +38,8 @@ class Loader {
     WorkQueue& later;  // for blocking work: a second look at bytes that do not match
     Counters& counters;
     const Clock& clock;
+    // Runs what it is given once this node has read what the others wrote up to now, or has tried to, on any thread. Empty: there are no other nodes.
+    std::function<void(std::move_only_function<void()>)> read_peers = {};
   };
   explicit Loader(Parts parts) : parts_(parts) {}
   // `sink` receives every read. Set once, before the first read.

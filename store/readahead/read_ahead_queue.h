@@ -14,7 +14,7 @@
 
 #include "store/base/types.h"
 #include "store/base/units.h"
-#include "store/chain/planner.h"
+#include "store/chain/plan.h"
 
 namespace kvcachefs {
 

@@ -71,6 +71,9 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
   ObjectPtr object = *std::move(found);
   Tree::ForgetAfter forget(parts_.tree, object);  // unless the open succeeds
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
+  // The kernel may still know its name.
+  const bool is_absent = !request.truncate && parts_.tree.has_quarantined() && !object->outdated.load().valid() && parts_.tree.read().is_quarantined(object->id);
+  if (is_absent) return parts_.versions.gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
   struct LetGo {  // releases `kept` once the object has its handle
     OpenFiles& files;
     ObjectPtr object;

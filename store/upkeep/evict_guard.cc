@@ -27,13 +27,14 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps_object(const Tree::View&, cons
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
-  if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
   if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object are removed, or none
-  if (object->nlink == 0) return Kept{kForNow, "no name"};
-  if (!object->durable) return Kept{kForNow, "not settled"};
   const auto lock = object->lock();
   if (object->raw || object->base.place.kind == PlaceKind::kRaw) return Kept{kForLong, "raw"};
   if (object->base.quarantined) return Kept{kForLong, "quarantined"};
+  // What keeps it for long comes first: such an object is put aside, and other nodes are not told that it could go.
+  if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
+  if (object->nlink == 0) return Kept{kForNow, "no name"};
+  if (!object->durable) return Kept{kForNow, "not settled"};
   if (object->handles > 0) return Kept{kForNow, "open"};
   if (object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 || object->awaiting_open ||
       object->replaces || object->spill || object->write_error)

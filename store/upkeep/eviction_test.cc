@@ -106,6 +106,38 @@ TEST_F(EvictionTest, WhatAPeerHasUnderTheNameIsSeenInThePlaceOfWhatWent) {
   EXPECT_TRUE(own && !own->valid());
 }
 
+// Else the others rely on it: what a node of a shared capacity keeps is the oldest of all, so it alone would have to give.
+TEST_F(EvictionTest, WhatWasTriedAndCannotGoIsNotToldAsEvictable) {
+  while (eviction.go_on_filling()) {}
+  const auto told = [this] {
+    uint64_t bytes = 0;
+    for (const uint64_t of_age : evictor.bytes_by_age()) bytes += of_age;
+    return bytes;
+  };
+  ASSERT_EQ(told(), kBodies * kBody);
+  const ObjectPtr pool = object(ids[0]), open = object(ids[1]);
+  for (const ObjectPtr& each : {pool, open}) {
+    const auto lock = each->lock();
+    each->add_handle();
+  }
+  {
+    const auto lock = pool->lock();
+    pool->base.place.kind = PlaceKind::kRaw;
+  }
+  pool->patched = true;
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_TRUE(is_there(ids[0]) && is_there(ids[1]));
+  const uint64_t others = (there() - 2) * kBody;
+  EXPECT_LT(there(), kBodies);
+  EXPECT_EQ(told(), others + kBody / 16) << "of the open one a little";
+  clock.advance_ns(10 * kSecond);
+  EXPECT_EQ(told(), others + kBody) << "it may have been closed since";
+  for (const ObjectPtr& each : {pool, open}) {
+    const auto lock = each->lock();
+    each->drop_handle();
+  }
+}
+
 // A share is announced once a second; the keeper's steps come at any time.
 TEST_F(EvictionTest, WhatOthersLackIsMadeOfLeasedChunksAfterThreeSecondsWhateverStepsComeBetween) {
   evictor.configure({.on = true, .lease_ms = 600'000, .policy = "lru"});

@@ -16,6 +16,7 @@ constexpr uint64_t kIndexRows = 20'000;                // ... or when this many 
 constexpr uint64_t kIndexGrowthBytes = 64 * kMiB;      // ... or the file will grow so much (extended attributes, targets of symlinks)
 constexpr uint64_t kFewRows = 128;                     // fewer are not worth that estimate
 constexpr int64_t kPatienceNs = 10'000'000'000;        // with nodes that keep space back which a call waits for
+constexpr int64_t kPatienceForOthersNs = 4'000'000'000;  // ... where it is a call of another node, which may have waited three seconds for leases before
 constexpr int64_t kReclaimNs = 1'000'000'000;          // per reclaim: data written since has to be synced as well
 constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for the result
 constexpr int64_t kLetGoNs = 1'000'000'000;            // between releases of memory mapped by index reads
@@ -64,7 +65,7 @@ void Keeper::stop() {
 
 bool Keeper::step(bool force) {
   parts_.probes.sample(parts_.clock.monotonic_ns());
-  if (parts_.space_waiters.count() == 0) held_since_ns_.reset();
+  if (parts_.space_waiters.count() == 0) held_.restart_time();
   const bool made_room = make_room();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
@@ -122,16 +123,15 @@ bool Keeper::step(bool force) {
   parts_.checkpointer.shrink_index();
   parts_.watch.measure_all();
   if (parts_.shared != nullptr) parts_.shared->gave_back();
-  if (parts_.counters.reclaimed_bytes != reclaimed) held_since_ns_.reset();
+  if (parts_.counters.reclaimed_bytes != reclaimed) held_.restart_time();
   if (evicted) {
     parts_.eviction.note_round(begun_ns);
     // Calls that began to wait meanwhile need not wait for a round of their own.
     auto round = parts_.space_waiters.begin_round();
-    if (!round && held_round_ && parts_.counters.reclaimed_bytes != reclaimed) round = held_round_->round;
+    if (!round && held_.is_held() && parts_.counters.reclaimed_bytes != reclaimed) round = held_.round();
     if (round) {
-      held_round_.reset();
       if (parts_.shared != nullptr) parts_.shared->stop_waiting();
-      parts_.space_waiters.end_round(*round, true);
+      end_round(*round, /*gave_back=*/true);
     }
   }
   return true;
@@ -183,7 +183,7 @@ bool Keeper::mend_index() {
 bool Keeper::make_room() {
   auto round = parts_.space_waiters.begin_round();
   constexpr int64_t kAgainNs = 1'000'000'000;
-  if (!round && held_round_ && (reclaim_wanted_ || running_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
+  if (!round && held_.is_held() && (reclaim_wanted_ || running_ns() - held_.tried_ns() >= kAgainNs)) round = held_.round();
   if (!round) return false;
   if (await_claim(*round)) return true;
   // Records tell no length of raw files, so removed extents count as well.
@@ -209,11 +209,14 @@ bool Keeper::make_room() {
   if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || records_went || swept || compacts;
-  if (gave_back) held_since_ns_.reset();
-  if (hold_round(*round, gave_back)) return true;
-  held_round_.reset();
-  parts_.space_waiters.end_round(*round, gave_back, goes_on);
+  if (gave_back) held_.restart_time();
+  if (!hold_round(*round, gave_back)) end_round(*round, gave_back, goes_on);
   return true;
+}
+
+void Keeper::end_round(const SpaceWaiters::Round& round, bool gave_back, bool goes_on) {
+  held_.end();
+  parts_.space_waiters.end_round(round, gave_back, goes_on);
 }
 
 // Returns true if the round ends or is held without any work here: of a capacity shared by several nodes more can be claimed, or others
@@ -222,34 +225,22 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
   if (parts_.shared == nullptr || stopping_) return false;
   // Room may have come since: others evict, and this node evicts ahead of the calls.
   const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
-  const bool has_come = held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough;
+  const bool has_come = held_.is_held() ? room >= held_.least_room_bytes() + enough : round.pressure == 0 && room >= enough;
   if (has_come) {
-    held_round_.reset();
-    parts_.space_waiters.end_round(round, /*gave_back=*/true);
+    end_round(round, /*gave_back=*/true);
     return true;
   }
   using enum SharedCapacity::Room;
-  switch (parts_.shared->look_for_room(held_round_.has_value())) {
+  switch (parts_.shared->look_for_room(held_.is_held())) {
     case kOwn: return false;
-    case kClaimed:
-      held_round_.reset();
-      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough);  // not again and again for a little each time
-      return true;
+    case kClaimed: end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough); return true;  // not again and again for a little each time
     case kAwaited: hold(round); return true;
     case kNone:
-      held_round_.reset();
-      held_since_ns_.reset();
-      parts_.space_waiters.end_round(round, /*gave_back=*/false);
+      held_.restart_time();
+      end_round(round, /*gave_back=*/false);
       return true;
   }
   return false;
-}
-
-void Keeper::hold(const SpaceWaiters::Round& round) {
-  const int64_t now_ns = running_ns();
-  const uint64_t room = parts_.space.room_bytes();
-  if (!held_since_ns_) held_since_ns_ = now_ns;
-  held_round_ = HeldRound{round, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
 }
 
 // The space to come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
@@ -260,14 +251,14 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
   // just given up a node.
   constexpr int64_t kFollowedNs = 2'000'000'000;
   if (stopping_ || (gave_back && round.pressure == 0)) return false;
-  const int64_t now_ns = running_ns(), waited_ns = now_ns - held_since_ns_.value_or(now_ns);
+  const int64_t waited_ns = held_.waited_ns(running_ns());
   const uint64_t held_bytes = parts_.checkpointer.holds() == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
   const bool gave_up = held_bytes > 0 && (round.pressure > 0 || waited_ns >= kPatienceNs) && give_up_on_peers(held_bytes, kPatienceNs);
   if (gave_back) return false;
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if (held_bytes == 0 && !others_make_room) return false;
   if (!gave_up && waited_ns >= kPatienceNs + kFollowedNs) {
-    held_since_ns_.reset();
+    held_.restart_time();
     if (others_make_room) parts_.shared->lose_patience();
     return false;
   }
@@ -277,17 +268,16 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
 
 // Gives nodes up in the same way for room that others lack, while no call waits here. Their calls are refused after as long a wait as calls here.
 void Keeper::hold_for_others() {
-  constexpr int64_t kPatienceNs = 4'000'000'000;  // before that, their calls may have waited three seconds for leases
   const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.space_waiters.count() == 0 &&
                        parts_.shared->plan().others_lack;
   const uint64_t held_bytes = lacking && parts_.checkpointer.holds() != nullptr ? parts_.checkpointer.awaited_from_peers_bytes() : 0;
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
   const int64_t now_ns = running_ns();
-  if (held_bytes == 0 || reclaimed != reclaimed_while_held_) others_wait_since_ns_.reset();
+  if (held_bytes == 0 || reclaimed != reclaimed_while_held_) others_waiting_.end();
   reclaimed_while_held_ = reclaimed;
   if (held_bytes == 0) return;
-  if (!others_wait_since_ns_) others_wait_since_ns_ = now_ns;
-  if (now_ns - *others_wait_since_ns_ >= kPatienceNs && give_up_on_peers(held_bytes, kPatienceNs)) others_wait_since_ns_.reset();
+  others_waiting_.begin(now_ns);
+  if (others_waiting_.waited_ns(now_ns) >= kPatienceForOthersNs && give_up_on_peers(held_bytes, kPatienceForOthersNs)) others_waiting_.end();
 }
 
 // Returns false if no other node keeps that space back any more.

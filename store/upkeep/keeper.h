@@ -29,6 +29,7 @@
 #include "store/upkeep/checkpointer.h"
 #include "store/upkeep/compactor.h"
 #include "store/upkeep/eviction.h"
+#include "store/upkeep/held_round.h"
 #include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/volume_watch.h"
 #include "store/writeback/sealer.h"
@@ -103,7 +104,8 @@ class Keeper {
   bool hold_round(const SpaceWaiters::Round& round, bool gave_back);
   void hold_for_others();
   bool give_up_on_peers(uint64_t held_bytes, int64_t waited_ns);
-  void hold(const SpaceWaiters::Round& round);
+  void hold(const SpaceWaiters::Round& round) { held_.hold(round, running_ns(), parts_.space.room_bytes()); }
+  void end_round(const SpaceWaiters::Round& round, bool gave_back, bool goes_on = false);
   bool compact();
   bool mend_index();
   bool sweep_packs();
@@ -114,14 +116,8 @@ class Keeper {
   const Parts parts_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> reclaim_wanted_{false}, let_go_wanted_{false};
-  struct HeldRound {
-    SpaceWaiters::Round round;
-    int64_t tried_ns = 0;     // when the round last ended like this
-    uint64_t room_bytes = 0;  // the least room since then
-  };
-  std::optional<HeldRound> held_round_;  // calls wait for places held for peers, or for room that peers make
-  std::optional<int64_t> held_since_ns_;  // since when rounds are held, one after the other, while this node gave nothing back
-  std::optional<int64_t> others_wait_since_ns_;  // since when others lack room, places here are held for peers, and nothing was given back
+  HeldRound held_;             // calls wait for places held for peers, or for room that peers make
+  WaitingTime others_waiting_;  // others lack room, places here are held for peers, and nothing was given back
   uint64_t reclaimed_while_held_ = 0;
   std::string told_;  // the last upkeep error that was logged
   int64_t told_ns_ = 0;

@@ -101,6 +101,7 @@ void PeerFollower::run_claim() {
   while (!stopping_) {
     claim_wakeup_.wait_for(std::chrono::milliseconds(RunningClock::kTickNs / 1'000'000));
     if (parts_.running != nullptr) parts_.running->tick();
+    catch_up_.tick();
     const bool lost = parts_.fence != nullptr && parts_.fence->is_lost();
     if (!stopping_ && !lost) peers_->step_claim_if_late();
   }

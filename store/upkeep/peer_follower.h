@@ -26,6 +26,7 @@
 #include "store/peers/peers.h"
 #include "store/space/record_space.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/catch_up.h"
 #include "store/upkeep/lost_names.h"
 #include "store/upkeep/peer_touches.h"
 #include "store/volume/volume.h"
@@ -87,6 +88,7 @@ class PeerFollower {
   void note_checkpoint(HeadCheckpoint newest);
   // Completes once everything that peers had published before is seen, or with the error that prevented it; on the thread of the rounds.
   void refresh(StatusCompletion done);
+  CatchUp& catch_up() { return catch_up_; }
 
   // How far the others had followed this node at the last read; null: not read yet. A caller that needs it to move calls
   // want_acknowledged(), and Parts::acknowledged reports progress.
@@ -128,6 +130,7 @@ class PeerFollower {
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
   struct Touches { std::atomic<bool> on_their_way{false}, failed{false}; };
+  CatchUp catch_up_{parts_.running, [this](StatusCompletion done) { refresh(std::move(done)); }};
   const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // shared: the commit that tells them may end after this object
   std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
   std::atomic<uint64_t> growth_bytes_{0};  // of the indexes of peers, at their next commits

@@ -299,13 +299,40 @@ def test_a_daemon_whose_node_was_taken_publishes_nothing(new_mount, monkeypatch)
         writer.join(SOON * kvc_env.SCALE)
         assert not writer.is_alive()
     assert len(late) == len(writers), "no store was answered well"
-    assert "was taken over or removed" in a.log_text()
+    assert_last_word_is("was taken over or removed", a)
     refresh(b)
     assert set(tree(b)) == {".", "./before"}
     a.start()
     publish(a, b)
     assert set(tree(a)) == set(tree(b)) == {".", "./before"}
     assert_bytes(load(b, "before"), payload("before", 300 * KIB))
+
+
+def assert_last_word_is(text, mount):
+    """No warning or error comes behind it, or many before it."""
+    lines = [line for line in mount.log_text().splitlines() if " error " in line or " warning " in line]
+    assert text in lines[-1] and "Mount the volume again" in lines[-1], "\n".join(lines)
+    assert len(lines) <= 5, "\n".join(lines)
+
+
+def test_a_daemon_whose_node_was_removed_says_what_to_do_and_no_more(new_mount, monkeypatch):
+    """All its files are gone, so all that it tries to do fails."""
+    monkeypatch.setenv("KVCACHEFS_FENCE_MS", "1000")
+    a = new_mount({"node": "a", "flush_interval_ms": "60000"})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    store(a, "before", payload("before", 300 * KIB))
+    publish(a, b)
+    for index in range(100):
+        store(a, f"late{index}", payload(index, 300 * KIB))
+    stop(a)
+    os.unlink(os.path.join(part(b), "LOCK"))
+    stopped_s = time.monotonic()
+    done(gc(b.volume, "--remove", "--index", os.path.join(b.base, "index")))
+    wait_until(lambda: time.monotonic() - stopped_s > 4, SOON, "it is away for longer than the limit")
+    os.kill(a.pid, signal.SIGCONT)
+    assert a.process.wait(SOON * kvc_env.SCALE) == EXIT_NODE_LOST, a.log_text()
+    a.process = None
+    assert_last_word_is("was taken over or removed", a)
 
 
 def test_a_daemon_that_was_away_and_lost_nothing_goes_on(new_mount, monkeypatch):

@@ -1,5 +1,6 @@
 """Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
 
+import errno
 import os
 import random
 import signal
@@ -505,6 +506,37 @@ def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
     assert newest[0] > 1000 + 2 * CAPACITY // CHUNK, "nothing was given back beside it"
     assert found and all(found)
     assert not failed, failed
+
+
+def test_what_the_others_evicted_while_a_node_stood_still_is_absent_there(nodes):
+    """Also for calls that came meanwhile, which are answered first when it goes on."""
+    a, b = nodes
+    stored = CAPACITY // 2 // CHUNK
+    store(a, 0, stored)
+    a.drain()
+    order(b.path, "refresh")
+    assert len(os.listdir(b.path)) >= stored
+    os.kill(b.pid, signal.SIGSTOP)
+    answers = []
+
+    def read(first):
+        for number in range(first, stored, 8):
+            try:
+                with open(os.path.join(b.path, name_of(number)), "rb", buffering=0) as file:
+                    answers.append(file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK))
+            except OSError as error:
+                answers.append(error.errno)
+
+    def evict():
+        try:
+            store(a, 10_000, 3 * CAPACITY // CHUNK)
+        finally:
+            os.kill(b.pid, signal.SIGCONT)
+
+    in_threads(evict, *(lambda first=first: read(first) for first in range(8)))
+    assert len(answers) == stored
+    assert set(answers) <= {True, errno.ENOENT}, answers
+    assert b.status()["errors"]["checksum"] == 0
 
 
 def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_evicts(new_mount):
