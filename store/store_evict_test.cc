@@ -70,6 +70,35 @@ class StoreEvict : public ::testing::Test {
   TestStore store_;
 };
 
+// Those of directories, which are not evicted, would displace all chunks.
+TEST_F(StoreEvict, ExtendedAttributesLeaveRoomForChunks) {
+  constexpr int kChunks = static_cast<int>(kCapacity / kChunk);
+  for (int i = 0; i < kChunks; ++i) ASSERT_TRUE(put(i)) << i;
+  store_.drain();
+  const std::string value(60 * kKiB, 'v');
+  Status set;
+  uint64_t bytes = 0;
+  for (int i = 0; set && i < kChunks; ++i) {
+    const std::string directory = fmt::format("d{}", i);
+    store_.mkdir(directory);
+    for (const char* name : {"user.a", "user.b", "user.c", "user.d"}) {
+      set = store_->set_xattr(store_->lookup(kRootId, directory, {})->id, name, value, XattrMode::kAny);
+      if (!set) break;
+      bytes += value.size();
+    }
+    store_.settle();
+    within_capacity();
+  }
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().code, Code::kNoSpace);
+  EXPECT_NE(set.error().message.find("names and attributes"), std::string::npos) << set.error().message;
+  EXPECT_GE(bytes, kCapacity / 32);
+  EXPECT_GE(store_->status().live_bytes, kCapacity / 4);
+  for (int i = kChunks; i < kChunks + 20; ++i) EXPECT_TRUE(put(i)) << i;
+  store_.drain();
+  expect_whole(kChunks + 19);
+}
+
 TEST_F(StoreEvict, AFullVolumeGoesOnTakingChunks) {
   write_much(0, kTenTimes);
   store_.drain();

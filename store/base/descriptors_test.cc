@@ -7,7 +7,7 @@ namespace descriptors_test {
 
 TEST(DescriptorShares, LeaveSomeToOthersFromTheLeastLimitOn) {
   constexpr uint64_t kOfAMount = 20;
-  for (const uint64_t limit : {64, 110, 256, 1024, 4096, 1 << 20}) {
+  for (const uint64_t limit : {64u, 110u, 256u, 1024u, 4096u, 1u << 20}) {
     const DescriptorShares shares = descriptor_shares(limit);
     EXPECT_LT(kOfAMount + shares.memory_files + shares.made_extents + shares.open_extents, limit) << limit;
   }

@@ -239,6 +239,49 @@ TEST_F(CommitterTimesTest, OfADamagedBodyStay) {
   EXPECT_EQ(in_index(), Times(1, 1));
 }
 
+// Its bytes did not change: neither do its times. While it is written again its old place is on the volume, too.
+TEST_F(CommitterTest, AVersionThatIsRenamedWhileTheBatchOfANewerOneIsWrittenStaysAsItIs) {
+  const ObjectPtr older = make("x.tmp"), newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
+  older->add_handle();  // a reader, so that the table keeps it
+  write(older, 5000);
+  queue.add(request_of(older));
+  EXPECT_TRUE(committer->step());
+  ASSERT_TRUE(is_journaled(older));
+  older->writer_thread = 7;
+  newer->writer_thread = 8;
+  {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit(kRootId, "x.tmp");
+    ASSERT_TRUE(state);
+    names.add_version(*state, kRootId, "x.tmp", older, newer);
+  }
+  write(newer, 5000);
+  const int64_t mtime_ns = older->attributes.mtime_ns;
+  int renamed = 0;
+  index.on_apply = [&] {
+    if (renamed++ > 0) return;
+    clock.advance_ns(1'000'000'000);
+    Rename asked{kRootId, "x.tmp", kRootId, "x", RenameMode::kReplace, older->writer_thread};
+    Tree::Write names = tree.write();
+    ASSERT_TRUE(names.resolve_rename(asked));
+    ASSERT_EQ(asked.source, older);
+    ASSERT_TRUE(names.rename(asked));
+  };
+  queue.add(request_of(newer));
+  EXPECT_TRUE(committer->step());
+  ASSERT_EQ(renamed, 1);
+  ASSERT_EQ(named_in_index("x.tmp"), newer->id);
+  ASSERT_FALSE(named_in_index("x").valid());
+  EXPECT_TRUE(is_queued(older));
+  EXPECT_EQ(older->attributes.mtime_ns, mtime_ns);
+  EXPECT_EQ(space.reserved_bytes(), 2 * kBlockBytes);
+  queue.add(request_of(older));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index("x"), older->id);
+  EXPECT_EQ(index.objects.at(older->id).attributes.mtime_ns, mtime_ns);
+  EXPECT_EQ(space.reserved_bytes(), 0u);
+}
+
 TEST_F(CommitterTest, WhatWasRenamedAndWrittenSinceIsNotNamedByItsOlderBody) {
   const ObjectPtr body = make("tmp");
   write(body, 5000);

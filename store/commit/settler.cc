@@ -130,12 +130,14 @@ void Settler::settle_attributes(const ObjectPtr& object, uint64_t version) {
 }
 
 // An older version of a name lost its record to a newer one, but may still be renamed: from now on it lives in RAM only. If it was renamed
-// since the batch was made, its body is written again.
+// since the batch was made, its body is written again, as it is.
 void Settler::lost_record(Tree::Write&, const ObjectPtr& object) {
   object->durable = false;
   const auto lock = object->lock();
   if (!object->is_regular()) return parts_.changes.mark_attributes_dirty(object);
-  if (object->published && !object->content_dirty() && !object->base.quarantined) parts_.changes.content_changed(object);
+  if (!object->published || object->content_dirty() || object->base.quarantined) return;
+  if (!object->raw) static_cast<void>(parts_.changes.reserve_space(*object, object->size_bytes));  // its old place counts too, until it is given back
+  parts_.changes.mark_content_dirty(object);
 }
 
 void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched) {

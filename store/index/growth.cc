@@ -53,7 +53,7 @@ void IndexGrowth::add(const Layer& rows) {
 uint64_t IndexGrowth::bytes(const IndexPages& pages) const {
   constexpr uint64_t kSmallTimes = 2;  // pages are half full
   constexpr uint64_t kOwnPages = 4;    // LMDB's own
-  if (neighbours_.empty() && names_ + others_ == 0) return 0;
+  if (neighbours_.empty() && names_ + others_ + small_bytes_ + large_bytes_ == 0) return 0;
   const uint64_t objects = std::min<uint64_t>(neighbours_.size(), pages.leaves_of_objects), names = std::min(names_, pages.leaves_of_names);
   const uint64_t leaves = objects + names + std::min(others_, pages.other_leaves);
   const uint64_t small = (leaves + std::min(2 * leaves, pages.branches) + kOwnPages) * kPageBytes + kSmallTimes * small_bytes_;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <unordered_set>
 
+#include "store/index/leftovers.h"
 #include "store/index/overlay.h"
 
 namespace kvcachefs {
@@ -20,6 +21,7 @@ struct IndexPages {
 class IndexGrowth {
  public:
   void add(const Layer& rows);
+  void add(const Leftovers& leftovers) { add_row(leftovers.row_bytes()); }
   uint64_t bytes(const IndexPages& pages) const;
 
  private:

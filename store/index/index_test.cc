@@ -145,6 +145,27 @@ TEST_F(IndexTest, PlacesThatAreHeldAreThoseUpToThePositionOfTheCommit) {
   EXPECT_EQ(index_->leftovers()->held_until, JournalPosition{}) << "what was given up since is not in it";
 }
 
+// They go with each commit, on pages that lie side by side: seldom on those that the commit before it freed.
+TEST_F(IndexTest, WhatACommitTakesForPlacesThatAreHeldIsToldBeforeIt) {
+  constexpr uint64_t kHeld = 16 * 1024, kMostTold = kMiB;
+  Leftovers left;
+  for (uint64_t number = 0; number < kHeld; ++number)
+    left.held.push_back({id(kHeld + number), Place{PlaceKind::kPacked, {2, 100 + number / 64}, number * 256 * kKiB, 250 * kKiB}, {}});
+  const auto file_bytes = [&] { return std::filesystem::file_size(path() + "/data.mdb"); };
+  for (uint64_t commits = 0; commits < 8; ++commits) {
+    apply({PutRecord{make_file(id(5 + commits), packed(1 + commits, 0))}});
+    index_->set_leftovers(left);
+    const uint64_t told = index_->growth_bytes(), before = file_bytes();
+    ASSERT_TRUE(index_->commit());
+    EXPECT_GE(told, file_bytes() - before) << commits;
+    EXPECT_LE(told, kMostTold) << commits;
+    EXPECT_EQ(index_->growth_bytes(), 0u) << "nothing to commit";
+  }
+  Bytes row;
+  encode_row(CommittedLeftovers{{}, left}, row);
+  EXPECT_GE(left.row_bytes(), row.size());
+}
+
 // By a program that knows nothing of them: since then anything may have been left.
 TEST_F(IndexTest, LeftoversOfAnotherPositionAreVoid) {
   index_->set_leftovers({7, false, {}});

@@ -32,6 +32,11 @@ struct Leftovers {
     then.held_until = held_until < position ? JournalPosition{} : position;
     return then;
   }
+  // About how many bytes the index takes for this, rather too many: each commit writes it anew.
+  uint64_t row_bytes() const {
+    constexpr uint64_t kFixedBytes = 64, kExtentBytes = 16, kHeldBytes = 32;
+    return kFixedBytes + extents.size() * kExtentBytes + held.size() * kHeldBytes;
+  }
   bool operator==(const Leftovers&) const = default;
 };
 

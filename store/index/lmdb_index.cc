@@ -75,6 +75,7 @@ uint64_t LmdbIndex::growth_bytes() const {
       growth.add(layer);
       return false;
     });
+    if (leftovers_ && state_.position != committed_) growth.add(*leftovers_);
   }
   return growth.bytes(env_->pages());
 }

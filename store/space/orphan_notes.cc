@@ -18,7 +18,7 @@ std::vector<FreedPlace> OrphanNotes::take_leftovers(const Index& index) {
   return std::move(left->held);
 }
 
-void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read, bool ends) {
+uint64_t OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read, bool ends) {
   constexpr size_t kMostExtents = 32 * 1024;  // if there are more, their epochs are listed instead
   changed_ = false;
   Leftovers left;
@@ -52,7 +52,9 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
     left.unlisted = true;
     left.swept_epoch = std::min(swept_epoch_, oldest - 1);
   }
+  const uint64_t row_bytes = left.row_bytes();
   index.set_leftovers(std::move(left));
+  return row_bytes;
 }
 
 void OrphanNotes::extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch, uint64_t left_bytes) {

@@ -37,7 +37,8 @@ class OrphanNotes {
   // still read a place; empty: not known of any. Call when no batch up to the index's next_position() is on its way to DeadSpace.
   static constexpr size_t kMostHeld = 16 * 1024;  // of more such places some are not named
   using MayBeRead = std::function<bool(const FreedPlace&)>;
-  void note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read = {}, bool ends = false);
+  // Returns about how many bytes of the index each commit takes for this.
+  uint64_t note_leftovers(Index& index, std::span<const FreedPlace> taken, const MayBeRead& may_be_read = {}, bool ends = false);
   // A sweep found out something since the last commit: commit the index soon, for nothing else may cause a commit for long.
   bool changed() const { return changed_; }
 

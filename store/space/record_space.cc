@@ -12,6 +12,8 @@ constexpr uint64_t kPageBytes = 8 * kKiB;  // of the index, written anew for one
 constexpr uint64_t kRowTimes = 2;          // a row in half-filled pages takes so many times its bytes
 constexpr uint64_t kLeastJournalBytes = kMiB, kUsualJournalBytes = 64 * kMiB;
 constexpr uint64_t kLimitPart = 64;        // the part of the capacity that journals may take before a checkpoint
+constexpr uint64_t kLeastUnwrittenBytes = 2 * kMiB, kUnwrittenPart = 32;  // of the capacity: what waits for the journal takes four times its bytes
+constexpr uint64_t kLeastIndexBytes = 2 * kMiB;  // in which attributes can grow
 }  // namespace
 
 RecordSpace::RecordSpace(Space& space, uint64_t memory_bytes)
@@ -25,8 +27,16 @@ uint64_t RecordSpace::most_journal() const {
   return std::min(usual, std::max({kLeastJournalBytes, checkpoint / 2, space_.limit_bytes() / kLimitPart}));
 }
 
+uint64_t RecordSpace::most_accepted() const {
+  return std::min(most_accepted_bytes_, std::max(kLeastUnwrittenBytes, space_.limit_bytes() / kUnwrittenPart));
+}
+
+uint64_t RecordSpace::most_overlay() const {
+  return std::min(most_overlay_bytes_, 2 * std::max(kLeastUnwrittenBytes, space_.limit_bytes() / kUnwrittenPart));
+}
+
 bool RecordSpace::is_crowded(uint64_t times) const {
-  return accepted_bytes_ + taken_bytes_ > times * most_accepted_bytes_ || overlay_bytes_ > times * most_overlay_bytes_ ||
+  return accepted_bytes_ + taken_bytes_ > times * most_accepted() || overlay_bytes_ > times * most_overlay() ||
          measured_.journal_bytes > 2 * times * most_journal();
 }
 
@@ -36,11 +46,13 @@ void RecordSpace::tell() {
   const uint64_t journals = std::max(m.journal_bytes + accepted, most_journal());
   // The next checkpoint is no larger than the last one plus the journals since, and no larger than the index.
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
-  const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
+  const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted) + notes_bytes_;
   space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes + peers_bytes_,
                       journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_,
                       peers_ahead_is_kept_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
+  const uint64_t most_index = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart);
+  index_has_its_part_.store(m.index_bytes + overlay_bytes_ + accepted > most_index, std::memory_order_relaxed);
 }
 
 void RecordSpace::measured(const Measured& measured) {
@@ -58,6 +70,12 @@ void RecordSpace::set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept) {
   peers_bytes_ = bytes;
   peers_ahead_bytes_ = ahead_bytes;
   peers_ahead_is_kept_ = kept;
+  tell();
+}
+
+void RecordSpace::set_notes(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  notes_bytes_ = bytes;
   tell();
 }
 
@@ -148,7 +166,7 @@ bool RecordSpace::wants_checkpoint() const {
 
 bool RecordSpace::wants_index_commit() const {
   std::lock_guard lock(mutex_);
-  return overlay_bytes_ > most_overlay_bytes_ / 2;
+  return overlay_bytes_ > most_overlay() / 2;
 }
 
 bool RecordSpace::overcrowded() const {

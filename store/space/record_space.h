@@ -1,6 +1,6 @@
 // Space that journals, checkpoints and the index take on the volume, and will take for changes of names and attributes that
 // were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them together: their bytes on the volume
-// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without holding a thread or a lock.
+// (invariant 8; the less the smaller the capacity) and in RAM (invariant 10). Beyond the bounds calls wait here, without holding a thread or a lock.
 #pragma once
 
 #include <atomic>
@@ -55,6 +55,9 @@ class RecordSpace {
   // the others is in them. Any thread; counted apart, for they grow while nothing is stored here. `kept`: as in Space::set_overhead().
   void set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept = false);
 
+  // Each commit of the index writes a row of about so many bytes anew (OrphanNotes::note_leftovers()).
+  void set_notes(uint64_t bytes);
+
   // A change that takes about so many bytes of journal was accepted. Never refuses.
   void accept(uint64_t bytes);
   // The committer takes all accepted bytes, and calls settle() with them afterwards.
@@ -68,6 +71,10 @@ class RecordSpace {
   void body_came(uint64_t bytes);
   // The attributes of an object now take `bytes`, and are not journaled yet. The object is locked.
   void keep_xattrs(UnjournaledXattrs& of, uint64_t bytes);
+  // True if the index, with what is on its way there, takes this part of the capacity; the checkpoint and the next one may take as much each. From
+  // then on extended attributes do not grow: otherwise those of a few directories, which are not evicted, could displace all chunks.
+  bool index_has_its_part() const { return index_has_its_part_.load(std::memory_order_relaxed); }
+  static constexpr uint64_t kIndexPart = 8;
   bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
   // Runs `retry` soon: when something was written, or a second later.
   void wait_for_xattrs(std::move_only_function<void()> retry);
@@ -94,6 +101,8 @@ class RecordSpace {
 
  private:
   uint64_t most_journal() const;  // mutex_ held, here and below
+  uint64_t most_accepted() const;
+  uint64_t most_overlay() const;
   bool is_crowded(uint64_t times) const;
   void tell();
 
@@ -105,12 +114,13 @@ class RecordSpace {
   uint64_t taken_bytes_ = 0;     // and not settled yet
   uint64_t awaiting_body_bytes_ = 0;
   uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
+  uint64_t notes_bytes_ = 0;  // of the row that each commit of the index writes anew
   uint64_t peers_bytes_ = 0, peers_ahead_bytes_ = 0;
   bool peers_ahead_is_kept_ = false;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since the first waiting call began to wait
   std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;
-  std::atomic<bool> crowded_{false};
+  std::atomic<bool> crowded_{false}, index_has_its_part_{false};
   const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

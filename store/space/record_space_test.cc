@@ -156,6 +156,66 @@ TEST_F(RecordSpaceTest, WhatTheIndexTookCountsBeforeItIsMeasured) {
   EXPECT_GE(before - room() + 2 * kMiB, with_overlay) << "the rows have moved from the overlay to the file";
 }
 
+TEST_F(RecordSpaceTest, WhatEachCommitOfTheIndexWritesAnewIsSetAside) {
+  const uint64_t before = room();
+  records_.set_notes(300 * kKiB);
+  EXPECT_EQ(room(), before - 300 * kKiB);
+  records_.index_commit_begins();
+  records_.index_committed();
+  records_.measured(at_);
+  EXPECT_EQ(room(), before - 300 * kKiB) << "for the next commit";
+  records_.set_notes(0);
+  EXPECT_EQ(room(), before);
+  at_.index_is_elsewhere = true;
+  records_.measured(at_);
+  const uint64_t elsewhere = room();
+  records_.set_notes(300 * kKiB);
+  EXPECT_EQ(room(), elsewhere);
+}
+
+// What is not written yet counts several times: with much memory it would displace what a small volume holds.
+TEST_F(RecordSpaceTest, OfASmallCapacityLessIsUnwritten) {
+  for (const uint64_t capacity : {64 * kMiB, 64 * kGiB}) {
+    const bool is_small = capacity == 64 * kMiB;
+    space_.configure(capacity, 0);
+    RecordSpace records(space_, kGiB);
+    records.measured(at_);
+    records.accept(3 * kMiB);
+    EXPECT_EQ(records.crowded(), is_small) << "waits for the journal";
+    records.settle(records.take(), /*journaled=*/true);
+    EXPECT_FALSE(records.crowded());
+    records.appended(5 * kMiB, 5 * kMiB, 1);
+    EXPECT_EQ(records.wants_index_commit(), is_small);
+    at_.appended_bytes = 5 * kMiB;  // a checkpoint has taken the place of the journals
+    records.measured(at_);
+    EXPECT_EQ(records.crowded(), is_small) << "waits for the index";
+    records.index_commit_begins();
+    records.index_committed();
+    EXPECT_FALSE(records.crowded());
+    at_.appended_bytes = 0;
+  }
+}
+
+TEST_F(RecordSpaceTest, TheIndexHasItsPartWithWhatIsOnItsWayThere) {
+  constexpr uint64_t kPart = kLimit / RecordSpace::kIndexPart;
+  at_.index_bytes = kPart - 3 * kMiB;
+  records_.measured(at_);
+  append(kMiB, 1);
+  records_.accept(kMiB);
+  records_.await_body(kMiB);
+  EXPECT_FALSE(records_.index_has_its_part());
+  records_.accept(1);
+  EXPECT_TRUE(records_.index_has_its_part());
+  records_.body_came(kMiB);
+  EXPECT_FALSE(records_.index_has_its_part()) << "the file was removed";
+  at_.index_bytes = kPart;
+  records_.measured(at_);
+  EXPECT_TRUE(records_.index_has_its_part());
+  space_.configure(2 * kLimit, 0);
+  records_.measured(at_);
+  EXPECT_FALSE(records_.index_has_its_part());
+}
+
 TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   int run = 0;
   records_.accept(64 * kMiB);

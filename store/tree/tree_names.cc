@@ -178,6 +178,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
     touch_directory(parent);
     change_links(own, -1);
     forget_if_idle(own);
+    kill_point("name-removed");
     return {};
   }
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));

@@ -6,10 +6,12 @@
 
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "store/base/kill_point.h"
 #include "store/base/units.h"
 #include "store/peers/testing/memory_part.h"
 #include "store/tree/rename.h"
@@ -804,6 +806,19 @@ TEST_F(TreePeersTest, ARemovalByItsWriterLeavesThePeersFile) {
     EXPECT_FALSE(find(id(5), name).valid()) << "the peer's";
     journal();
   }
+}
+
+using TreePeersDeathTest = TreePeersTest;
+
+TEST_F(TreePeersDeathTest, ARemovalOfAFileThatLostItsNameHasAKillPoint) {
+  give_both_the_directory();
+  write_journaled(7, second_);
+  replace_seventh();
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  const auto remove = [&] {
+    if (arm_kill_point("name-removed")) static_cast<void>(tree_.write().unlink(id(5), "x.tmp", second_));
+  };
+  EXPECT_EXIT(remove(), ::testing::KilledBySignal(SIGKILL), "");
 }
 
 TEST_F(TreePeersTest, FilesThatLostTheirNamesAreBoundedInBytes) {

@@ -252,7 +252,7 @@ void Checkpointer::note_leftovers(std::span<const FreedPlace> taken, bool ends) 
     holds_->refresh();
     may_be_read = [this](const FreedPlace& freed) { return holds_->may_hold(freed); };
   }
-  parts_.orphans.note_leftovers(parts_.index, taken, may_be_read, ends);
+  parts_.records.set_notes(parts_.orphans.note_leftovers(parts_.index, taken, may_be_read, ends));
 }
 
 PeerHolds::Earlier Checkpointer::earlier_lives() {

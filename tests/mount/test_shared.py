@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -303,6 +304,40 @@ def test_each_renames_the_file_that_it_wrote(nodes, knows, names):
     a.stop()
     a.start()
     assert_bytes(load(a, names[0]), first)
+
+
+def test_a_node_is_killed_while_a_writer_removes_its_file_behind_that_of_another(nodes, monkeypatch):
+    """Under a temporary name that both wrote. The other node's file has the name and keeps it."""
+    a, b = nodes
+    a.stop()
+    monkeypatch.setenv("KVCACHEFS_KILL_POINT", "name-removed")
+    a.start()
+    monkeypatch.delenv("KVCACHEFS_KILL_POINT")
+    own, others = payload("own", 300 * KIB), payload("others", 400 * KIB)
+    for mount, content in ((a, own), (b, others)):
+        with open(os.path.join(mount.path, "x.tmp"), "wb") as file:
+            file.write(content)
+    publish(a, b)
+    assert_bytes(load(a, "x.tmp"), others)
+    with pytest.raises(OSError):
+        os.unlink(os.path.join(a.path, "x.tmp"))
+    wait_until(lambda: a.process.poll() is not None, SOON, "the node is killed")
+    assert a.process.returncode == -signal.SIGKILL
+    a.kill()  # what is left of it
+    a.start()
+    publish(a, b)
+    for mount in nodes:
+        assert os.listdir(mount.path) == ["x.tmp"]
+        assert_bytes(load(mount, "x.tmp"), others)
+    os.unlink(os.path.join(b.path, "x.tmp"))
+    publish(b, a)
+    for mount in nodes:  # the removal was not answered
+        if exists(mount, "x.tmp"):
+            assert_bytes(load(mount, "x.tmp"), own)
+    for mount in nodes:
+        mount.stop()
+    fsck = run_command("fsck", a.volume)
+    assert fsck.returncode == 0, fsck.stdout + fsck.stderr
 
 
 def test_who_has_it_open_reads_on(nodes):
