@@ -133,7 +133,6 @@ class StoreImpl final : public Store, private StoreRooms {
   void resume_read_ahead() override { read_ahead_->resume(); }
   bool help() override { return read_ahead_->help(); }
   void leave_off() override { read_ahead_->leave_off(); }
-
   FileSystemSpace space() override;
   void refresh(StatusCompletion done) override;
   bool has_peers() const override { return other_nodes_.are_known(); }

@@ -36,7 +36,7 @@ uint64_t BodyChanges::room_for(uint64_t size_bytes) const {
 
 bool BodyChanges::journal_again(const ObjectPtr& object) const {
   if (object->id.is_foreign() || !object->is_regular() || object->durable || object->nlink == 0 || object->content_dirty() || object->base.quarantined) return true;
-  if (!reserve_space(*object, object->size_bytes)) return false;
+  if (!object->raw && !reserve_space(*object, object->size_bytes)) return false;
   mark_content_dirty(object);
   return true;
 }
