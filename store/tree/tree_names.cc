@@ -188,12 +188,16 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   std::vector<ObjectId> removed = state->older_versions;
   removed.push_back(newest->id);
   if (removed.size() > 1) {
-    // One of several writers cleans up after itself: the others keep their versions.
+    // One of several writers cleans up after itself, the thread or else its process: the others keep their versions.
     const uint32_t process = process_of(thread_id);
-    auto own = std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
-      ObjectPtr object = live(id);
-      return object && writer_process(*object) == process;
-    });
+    const auto newest_of = [&](const auto& is_writer) {
+      return std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
+        const ObjectPtr object = live(id);
+        return object && is_writer(*object);
+      });
+    };
+    auto own = newest_of([&](const Object& object) { return object.writer_thread == thread_id; });
+    if (own == removed.rend()) own = newest_of([&](Object& object) { return writer_process(object) == process; });
     if (own != removed.rend()) removed = {*own};
   }
   std::vector<ObjectId> kept = state->older_versions;

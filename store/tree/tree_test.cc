@@ -11,6 +11,7 @@
 #include "store/index/testing/fake_index.h"
 #include "store/tree/rename.h"
 #include "store/tree/testing/tree_parts.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 namespace tree_test {
@@ -387,6 +388,15 @@ TEST_F(TreeTest, OneOfSeveralWritersRemovesItsOwn) {
   EXPECT_EQ(found("a.tmp"), kOther);
   EXPECT_FALSE(in_ram(kBody));
   EXPECT_TRUE(tree.read().is_one_of_several(kOther)) << "the kernel may still know the other";
+}
+
+TEST_F(TreeTest, AThreadRemovesItsOwnVersionBeforeThoseOfItsProcess) {
+  const ObjectPtr first = make(kBody, "a.tmp");
+  const ObjectPtr second = another_version(first, kOther, "a.tmp", kOtherThread);
+  first->writer_process = second->writer_process = process_of(kThread);
+  ASSERT_TRUE(tree.write().unlink(kRootId, "a.tmp", kThread));
+  EXPECT_EQ(found("a.tmp"), kOther);
+  EXPECT_FALSE(in_ram(kBody));
 }
 
 TEST_F(TreeTest, AVersionThatNobodyRenamesIsSwept) {
