@@ -333,7 +333,7 @@ TEST_F(StoreEvict, MoreThanHalfIsNotPinned) {
 TEST_F(StoreEvict, FilesWrittenUnderTheirNamesGoAsWell) {
   for (int i = 0; i < kTenTimes; ++i) {
     ASSERT_TRUE(store_.write_file(name_of(i), store_.payload(i, kChunk))) << i;
-    if (i * kChunk <= kCapacity) continue;
+    if (static_cast<size_t>(i) * kChunk <= kCapacity) continue;
     EXPECT_GE(store_->status().live_bytes, kCapacity / 2) << "no more goes than is needed, at " << i;
   }
   within_capacity();

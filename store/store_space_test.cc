@@ -310,7 +310,7 @@ TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
   EXPECT_GT(files, 200) << "what was removed from the journal is room again";
   store.remount();
   EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
-  EXPECT_GT(store->status().physical_bytes, files * uint64_t{60'000});
+  EXPECT_GT(store->status().physical_bytes, static_cast<uint64_t>(files) * 60'000);
 }
 
 }  // namespace store_space_test
