@@ -55,11 +55,14 @@ Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRe
   Driver& driver = driver_of(request);
   std::vector<Accepted> earlier;  // until the end: what a repeated lookup found stays open, so that the open is not answered ESTALE twice
   while (true) {
-    KVC_ASSIGN(Handle* const handle, driver.store->open(object_of(request, node), how, caller_of(request)));
-    Accepted accepted(*driver.store, handle);
-    const PeerState state = driver.store->peer_state(handle);
+    auto opened = driver.store->open(object_of(request, node), how, caller_of(request));
+    if (!opened && earlier.empty()) return opened;
+    Accepted accepted(opened ? Accepted(*driver.store, *opened) : std::move(earlier.back()));  // its node has removed the file: what was opened is the last state
+    if (!opened) earlier.pop_back();
+    const PeerState state = driver.store->peer_state(accepted.get());
     if (!state) return accepted.take();
-    if (!driver.passthrough.hold(ObjectId{node}, state)) {  // its node changed the file in this moment
+    if (!driver.passthrough.hold(ObjectId{node}, state, /*is_last=*/!opened)) {  // its node changed the file in this moment
+      if (!opened) return opened;
       earlier.push_back(std::move(accepted));
       continue;
     }
