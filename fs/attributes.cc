@@ -40,21 +40,10 @@ int refusal_of(std::string_view name) {
   return EOPNOTSUPP;
 }
 
-// Of what the nodeid shows. Others may close that state in this moment; then it shows another.
-Result<Stat> stat_shown(const Request& request, fuse_ino_t node) {
-  while (true) {
-    const ObjectId shown = object_of(request, node);
-    auto stat = driver_of(request).store->stat(shown);
-    if (stat || stat.error().code != Code::kNotFound || object_of(request, node) == shown) return stat;
-  }
-}
-
 void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
-  Driver& driver = driver_of(request);
-  auto stat = stat_shown(request, node);
+  const auto stat = stat_shown(driver_of(request), ObjectId{node});
   if (!stat) return reply_object_error(request, stat.error());
-  driver.passthrough.show_as_opened(ObjectId{node}, *stat);
   reply_attributes(request, *stat);
 }
 
@@ -87,6 +76,7 @@ void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted
     driver.store->set_attributes(object_of(request, node), handle, change, caller_of(request),
                                  [&driver, request, node, counted = std::move(counted)](Result<Stat> stat) mutable {
                                    counted.end();
+                                   if (stat && stat->id.is_foreign()) stat = stat_shown(driver, ObjectId{node});
                                    if (!stat) return reply_object_error(request, stat.error());
                                    driver.passthrough.show_as_opened(ObjectId{node}, *stat);
                                    reply_attributes(request, *stat);
@@ -115,6 +105,11 @@ void statfs(const Request& request, fuse_ino_t) {
   fuse_reply_statfs(request, &result);
 }
 
+auto facts_of(const Request& request, fuse_ino_t node) {
+  Driver& driver = driver_of(request);
+  return driver.passthrough.ask_shown(ObjectId{node}, [&](ObjectId object) { return driver.store->describe(object, caller_of(request)); });
+}
+
 void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
@@ -123,7 +118,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
   // EOPNOTSUPP makes `ls -l` stop asking for these names on each file.
   if (is_refused(wanted)) return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
-    auto value = driver.store->get_xattr(object_of(request, node), wanted);
+    auto value = driver.passthrough.ask_shown(ObjectId{node}, [&](ObjectId object) { return driver.store->get_xattr(object, wanted); });
     if (!value) return reply_object_error(request, value.error());
     return reply_value(request, *value, size);
   }
@@ -132,7 +127,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
     if (auto value = mount_attribute(driver, fact)) return reply_value(request, *value, size);
     return void(fuse_reply_err(request, ENODATA));
   }
-  auto facts = driver.store->describe(object_of(request, node), caller_of(request));
+  auto facts = facts_of(request, node);
   if (!facts) return reply_object_error(request, facts.error());
   std::string all;
   for (const auto& [key, value] : *facts) {
@@ -204,7 +199,7 @@ bool sees_trusted(const Request& request) {
 
 void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
-  auto listed = driver.store->list_xattrs(object_of(request, node));
+  auto listed = driver.passthrough.ask_shown(ObjectId{node}, [&](ObjectId object) { return driver.store->list_xattrs(object); });
   if (!listed) return reply_object_error(request, listed.error());
   const auto is_trusted = [](std::string_view name) { return name.starts_with("trusted."); };
   const bool hide_trusted = std::ranges::any_of(*listed, is_trusted) && !sees_trusted(request);
@@ -215,7 +210,7 @@ void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
   driver.side_thread.run([&driver, request, node, size, names = std::move(names)]() mutable {
     run_handler(request, [&] {
       if (asks_for_facts(request))
-        if (auto facts = driver.store->describe(object_of(request, node), caller_of(request)))
+        if (auto facts = facts_of(request, node))
           for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
       reply_value(request, names, size);
     });

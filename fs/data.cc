@@ -59,16 +59,15 @@ Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRe
     OpenRequest asked = how;
     asked.again = !earlier.empty() || shown != driver.passthrough.file_of(ObjectId{node});
     Result<Handle*> opened = driver.store->open(shown, asked, caller_of(request));
-    if (!opened && asked.again && opened.error().code == Code::kNotFound) {  // it was closed by the others in this moment: the nodeid is free for another state
-      if (earlier.empty()) continue;
-      opened = earlier.back().take();
-      earlier.pop_back();
-    }
-    if (!opened) return opened;
-    Accepted accepted(*driver.store, *opened);
-    const PeerState state = driver.store->peer_state(*opened);
+    const bool is_gone = !opened && asked.again && opened.error().code == Code::kNotFound;
+    if (is_gone && earlier.empty()) continue;  // the others closed it in this moment: the nodeid shows another state
+    if (!opened && !is_gone) return opened;
+    Accepted accepted(opened ? Accepted(*driver.store, *opened) : std::move(earlier.back()));  // its node has removed the file: what was opened is the last state
+    if (is_gone) earlier.pop_back();
+    const PeerState state = driver.store->peer_state(accepted.get());
     if (!state) return accepted.take();
-    if (!driver.passthrough.hold(ObjectId{node}, state)) {  // its node changed the file in this moment
+    if (!driver.passthrough.hold(ObjectId{node}, state, /*is_last=*/is_gone)) {  // its node changed the file in this moment
+      if (is_gone) return opened;
       earlier.push_back(std::move(accepted));
       continue;
     }

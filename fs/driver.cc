@@ -65,9 +65,23 @@ struct stat to_stat(const Stat& stat) {
   return result;
 }
 
+Result<Stat> stat_shown(Driver& driver, ObjectId node) {
+  auto stat = driver.passthrough.ask_shown(node, [&driver](ObjectId object) { return driver.store->stat(object); });
+  if (stat) driver.passthrough.show_as_opened(node, *stat);
+  return stat;
+}
+
 fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
+  const ObjectId node = driver.passthrough.tell_node(stat.id, stat.to_be_written);
+  fuse_entry_param entry = to_entry(driver, node, stat);
+  if (stat.id.is_foreign() && node != stat.id)  // its node has changed the file, perhaps since the store looked the name up
+    if (const auto shown = stat_shown(driver, node)) entry.attr = to_stat(*shown);
+  return entry;
+}
+
+fuse_entry_param to_entry(Driver& driver, ObjectId node, const Stat& stat) {
   fuse_entry_param entry{};
-  entry.ino = driver.passthrough.tell_node(stat.id, stat.to_be_written).value;
+  entry.ino = node.value;
   entry.generation = driver.store->generation_of(stat.id);
   entry.attr = to_stat(stat);
   entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));

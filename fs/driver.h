@@ -151,8 +151,11 @@ inline StatusCompletion replying(const Request& request) {
 // nodeid -> object. The two are equal except for alias nodeids (passthrough.h).
 ObjectId object_of(const Request& request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);
+// The attributes that a nodeid shows.
+Result<Stat> stat_shown(Driver& driver, ObjectId node);
 // Makes the entry for a reply. If the reply fails, or carries another nodeid instead, call Passthrough::forget_node() for this entry's nodeid.
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
+fuse_entry_param to_entry(Driver& driver, ObjectId node, const Stat& shown);  // the same for a nodeid for which Passthrough was called already
 void reply_attributes(const Request& request, const Stat& stat);
 
 // Each family fills in its operations.

@@ -14,25 +14,23 @@ namespace {
 
 constexpr size_t kNamesSearched = 1024;
 
-// `node`: the nodeid in the request, which the answer repeats.
-void reply_object(const Request& request, ObjectId object, fuse_ino_t node) {
+// The answer repeats the nodeid.
+void reply_node(const Request& request, ObjectId node) {
   Driver& driver = driver_of(request);
-  auto stat = driver.store->stat(object);
+  const auto stat = stat_shown(driver, node);
   // The kernel does not repeat the call: the program that uses the handle gets this ESTALE.
   if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
-  fuse_entry_param entry = to_entry(driver, *stat);
-  driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
-  driver.passthrough.tell_again(ObjectId{node});
-  entry.ino = node;
-  if (fuse_reply_entry(request, &entry) != 0) driver.passthrough.forget_node(ObjectId{node}, 1);
+  const fuse_entry_param entry = to_entry(driver, node, *stat);
+  driver.passthrough.tell_again(node);
+  if (fuse_reply_entry(request, &entry) != 0) driver.passthrough.forget_node(node, 1);
 }
 
 }  // namespace
 
 bool FileHandles::answers_lookup(const Request& request, fuse_ino_t node, std::string_view name) {
   if (name == ".") {
-    reply_object(request, object_of(request, node), node);
+    reply_node(request, ObjectId{node});
     return true;
   }
   if (name != "..") return false;
@@ -42,7 +40,7 @@ bool FileHandles::answers_lookup(const Request& request, fuse_ino_t node, std::s
 
 void FileHandles::answer_parent(const Request& request, ObjectId directory) {
   const auto parent = parent_of(directory);
-  if (parent) return reply_object(request, *parent, parent->value);
+  if (parent) return reply_node(request, *parent);
   fuse_reply_err(request, driver_.side_thread.stopping() ? EIO : ESTALE);
 }
 

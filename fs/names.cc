@@ -84,11 +84,12 @@ void answer_create(const Request& request, fuse_entry_param entry, const fuse_fi
   Driver& driver = driver_of(request);
   HeldNode held;
   if (const PeerState state = driver.store->peer_state(accepted.get())) {
-    while (!driver.passthrough.hold(ObjectId{entry.ino}, state)) {
+    if (!driver.passthrough.hold(ObjectId{entry.ino}, state)) {
       driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
-      entry.ino = driver.passthrough.tell_other_node(object).value;
+      entry.ino = driver.passthrough.tell_held_node(object, state).value;
     }
     held = HeldNode(driver.passthrough, ObjectId{entry.ino});
+    if (const auto shown = stat_shown(driver, ObjectId{entry.ino})) entry.attr = to_stat(*shown);  // the kernel takes these whatever it knows
   }
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite,
                           [&driver, request, entry, file, object, accepted = std::move(accepted), held = std::move(held)](Passthrough::Decision decision) mutable {

@@ -64,9 +64,10 @@ ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
   return node;
 }
 
-ObjectId Passthrough::tell_other_node(ObjectId object) {
+ObjectId Passthrough::tell_held_node(ObjectId object, const PeerState& state) {
   std::lock_guard lock(mutex_);
   const ObjectId node = give_fresh(object);
+  held_.emplace(node, Held{.state = state, .opens = 1});
   aliases_.told(node);
   return node;
 }
@@ -77,12 +78,16 @@ ObjectId Passthrough::give_fresh(ObjectId object) {
   return aliases_.give(object);
 }
 
-bool Passthrough::hold(ObjectId node, const PeerState& state) {
+bool Passthrough::hold(ObjectId node, const PeerState& state, bool is_last) {
   std::lock_guard lock(mutex_);
-  Held& held = held_[node];
-  if (held.opens > 0 && held.state != state) return false;
-  held.state = state;
-  ++held.opens;
+  const auto found = held_.find(node);
+  if (found == held_.end()) {
+    if (!is_last && state->load().valid()) return false;  // the kernel may know by now what the file is since
+    held_.emplace(node, Held{.state = state, .opens = 1});
+    return true;
+  }
+  if (found->second.state != state) return false;
+  ++found->second.opens;
   return true;
 }
 

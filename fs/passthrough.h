@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -54,6 +55,16 @@ class Passthrough {
 
   ObjectId file_of(ObjectId node) const;    // resolves aliases
   ObjectId object_of(ObjectId node) const;  // the same; but by which the store knows what the nodeid shows, if that is held and outdated
+  // What `ask` answers about the object that the nodeid shows. Asks again if the nodeid shows another by then: `ask(object_of(node))` alone may wait for
+  // the store while another node's change is taken in, and then tells of the file as it is now, for a nodeid that is held as it was.
+  template <class Ask>
+  std::invoke_result_t<Ask, ObjectId> ask_shown(ObjectId node, const Ask& ask) const {
+    while (true) {
+      const ObjectId object = object_of(node);
+      auto answer = ask(object);
+      if (object_of(node) == object) return answer;
+    }
+  }
   ObjectId node_of(ObjectId object) const;  // the nodeid by which the kernel knows it
   // Returns the nodeid for an entry that is about to be sent to the kernel; call forget_node() if the entry was not sent. `to_be_written`: the
   // client got ESTALE and will open the object for writing, so the nodeid must have no passthrough opens.
@@ -79,10 +90,11 @@ class Passthrough {
   void show_as_opened(ObjectId node, Stat& stat) const;
   // Nodeids of other nodes' files, also without passthrough. While a file is open the kernel has one size, time and set of pages for its nodeid: so
   // all opens of that nodeid have one state of the file. Once its node has changed the file, the next lookup is told another nodeid.
-  // Call for each open, after the store has accepted it. False: the nodeid is held in another state; open object_of() it again.
-  bool hold(ObjectId node, const PeerState& state);
-  void let_go(ObjectId node);  // ends an open for which hold() returned true
-  ObjectId tell_other_node(ObjectId object);  // tell_node(), but a new nodeid, which nobody holds
+  // Call for each open, after the store has accepted it. False: the nodeid shows another state; open object_of() it again.
+  // `is_last`: the file is gone, so that the nodeid shows no later state.
+  bool hold(ObjectId node, const PeerState& state, bool is_last = false);
+  void let_go(ObjectId node);  // ends an open for which hold() returned true, or that tell_held_node() holds
+  ObjectId tell_held_node(ObjectId object, const PeerState& state);  // tell_node(), but a new nodeid, which is held in that state
   // Ends the threads that open files. Call when no further open will begin, before the store ends.
   void stop();
   // Ends an open that open() counted (also when its reply failed).

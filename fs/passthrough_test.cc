@@ -87,5 +87,47 @@ TEST_F(PassthroughTest, AFileOfAnotherNodeThatIsHeldAsItWasIsToldByAnotherNodeid
   }
 }
 
+// The store's answer waits while the change of the file's node is taken in, and then tells of the file as it is now.
+TEST_F(PassthroughTest, WhatIsToldOfAHeldNodeidIsOfTheStateThatItShows) {
+  const ObjectId file = ObjectId::make(3, 1, 7), as_it_was{0xff00000000000001};
+  const auto state = std::make_shared<std::atomic<ObjectId>>();
+  std::vector<ObjectId> asked;
+  const auto ask = [&](ObjectId object) {
+    asked.push_back(object);
+    *state = as_it_was;
+    return object;
+  };
+  ASSERT_TRUE(passthrough.hold(file, state));
+  EXPECT_EQ(passthrough.ask_shown(file, ask), as_it_was);
+  EXPECT_EQ(asked, std::vector({file, as_it_was}));
+  asked.clear();
+  const auto close = [&](ObjectId object) {
+    asked.push_back(object);
+    if (object == as_it_was) passthrough.let_go(file);
+    return object;
+  };
+  EXPECT_EQ(passthrough.ask_shown(file, close), file) << "it is closed meanwhile";
+  EXPECT_EQ(asked, std::vector({as_it_was, file}));
+}
+
+// The file was opened, and its node changed it before the open was noted: until then, the nodeid showed what the file is now.
+TEST_F(PassthroughTest, ANodeidIsNotHeldAsItsFileWasBefore) {
+  passthrough.set_epoch(7);
+  const ObjectId file = ObjectId::make(3, 1, 7), as_it_was{0xff00000000000001};
+  const auto before = std::make_shared<std::atomic<ObjectId>>(as_it_was), now = std::make_shared<std::atomic<ObjectId>>();
+  EXPECT_FALSE(passthrough.hold(file, before));
+  EXPECT_EQ(passthrough.object_of(file), file);
+  const ObjectId alias = passthrough.tell_held_node(file, before);
+  EXPECT_NE(alias, file);
+  EXPECT_EQ(passthrough.object_of(alias), as_it_was);
+  ASSERT_TRUE(passthrough.hold(file, now));
+  EXPECT_NE(passthrough.tell_node(file, false), alias);
+  passthrough.let_go(alias);
+  EXPECT_EQ(passthrough.object_of(alias), file);
+  passthrough.let_go(file);
+  ASSERT_TRUE(passthrough.hold(file, before, /*is_last=*/true)) << "its node has removed it";
+  EXPECT_FALSE(passthrough.hold(file, now, /*is_last=*/true));
+}
+
 }  // namespace passthrough_test
 }  // namespace kvcachefs

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+import kvc_native
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
 from kvc_mount import Mount, MountFailed, make_temp_dir, order, remove_temp_dir, run_command, wait_until
@@ -462,6 +463,36 @@ def test_the_time_of_a_change_in_place_is_not_seen_before_its_bytes(nodes):
     publish(a, b)
     wait_until(lambda: os.stat(here).st_mtime_ns == before.st_mtime_ns + 1, SOON, "the kernel asks again")
     assert_bytes(load(b, "file"), payload(2, 300 * KIB))
+
+
+def test_an_open_file_has_its_size_also_while_a_change_of_its_node_is_taken_in(new_mount):
+    a = new_mount({"node": "a", "flush_interval_ms": 60000})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    there, here = os.path.join(a.path, "file"), os.path.join(b.path, "file")
+    store(a, "file", payload(0, 300 * KIB))
+    for number, change in enumerate((cut, append, cut, append)):
+        publish(a, b)
+        content = load(a, "file")
+        with open(here, "rb") as held:
+            for each in range(1000):  # one batch with the change: it takes so long to take in that answers wait for it
+                os.mknod(os.path.join(a.path, f"{number}-{each}"))
+            change(there, content)
+            done, others = threading.Event(), []
+
+            def ask():
+                while not done.is_set():  # pylint: disable=cell-var-from-loop
+                    if (size := kvc_native.size_asked(held.fileno())) != len(content):  # pylint: disable=cell-var-from-loop
+                        others.append(size)  # pylint: disable=cell-var-from-loop
+
+            threads = [threading.Thread(target=ask) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            publish(a, b)
+            done.set()
+            for thread in threads:
+                thread.join()
+            assert not others
+            assert_bytes(held.read(), content)
 
 
 def test_who_has_a_raw_file_open_sees_what_its_node_changes(new_mount):

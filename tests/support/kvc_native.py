@@ -21,6 +21,9 @@ FALLOC_FL_COLLAPSE_RANGE = 8
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 AT_FDCWD = -100
+AT_EMPTY_PATH = 0x1000
+AT_STATX_FORCE_SYNC = 0x2000
+STATX_SIZE = 0x200
 MAP_POPULATE = 0x8000
 MS_SYNC = 4
 UTIME_NOW = 0x3FFFFFFF
@@ -41,6 +44,17 @@ def fallocate(fd, mode, offset, length):
 
 def renameat2(source, target, flags):
     _check(_libc.renameat2(AT_FDCWD, os.fsencode(source), AT_FDCWD, os.fsencode(target), flags), "renameat2")
+
+
+class _Statx(ctypes.Structure):
+    _fields_ = [("mask", ctypes.c_uint), ("before_size", ctypes.c_ubyte * 36), ("size", ctypes.c_ulonglong), ("after_size", ctypes.c_ubyte * 208)]
+
+
+def size_asked(fd):
+    """As fstat(2) tells it, but the file system is asked, whatever the kernel knows."""
+    result = _Statx()
+    _check(_libc.statx(fd, b"", AT_EMPTY_PATH | AT_STATX_FORCE_SYNC, STATX_SIZE, ctypes.byref(result)), "statx")
+    return result.size
 
 
 class _Timespec(ctypes.Structure):
