@@ -25,6 +25,10 @@ ObjectId AliasTable::give(ObjectId object) {
   return alias;
 }
 
+void AliasTable::make_current(ObjectId node) {
+  if (const auto found = objects_.find(object_of(node)); found != objects_.end()) found->second.current = node;
+}
+
 void AliasTable::told(ObjectId node) {
   if (const auto found = aliases_.find(node); found != aliases_.end()) ++found->second.told;
 }

@@ -22,8 +22,10 @@ class AliasTable {
 
   static bool is_alias(ObjectId node) { return node.node_ordinal() == kOrdinal; }
   ObjectId object_of(ObjectId node) const;    // `node` itself if it is not a known alias
-  ObjectId current(ObjectId object) const;    // the alias given last; the object itself if it has none
+  ObjectId current(ObjectId object) const;    // the alias given last, or the nodeid made current since; the object itself if it has no alias
   ObjectId give(ObjectId object);             // returns a new alias, which becomes the current one
+  void make_current(ObjectId node);           // `node`: the object itself or one of its aliases
+  bool has_aliases(ObjectId object) const { return objects_.contains(object); }
   void told(ObjectId node);                   // `node` is about to be sent to the kernel in an entry
   // The kernel forgot `node` and returned `times` lookups of it. `in_use` tells whether a nodeid is open or promised to a client. An alias in
   // use is kept. A current alias is also kept while another nodeid of its object is in use, because that nodeid shows an older body.

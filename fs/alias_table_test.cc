@@ -40,6 +40,20 @@ TEST_F(AliasTableTest, TheLastOneIsTheCurrentOne) {
   EXPECT_EQ(table_.object_of(kObject), kObject);
 }
 
+TEST_F(AliasTableTest, AnEarlierOneCanBecomeTheCurrentOneAgain) {
+  EXPECT_FALSE(table_.has_aliases(kObject));
+  const ObjectId first = give_and_tell(kObject), second = give_and_tell(kObject);
+  table_.make_current(first);
+  EXPECT_EQ(table_.current(kObject), first);
+  table_.make_current(kObject);
+  EXPECT_EQ(table_.current(kObject), kObject);
+  EXPECT_TRUE(table_.has_aliases(kObject));
+  forgot(first), forgot(second);
+  forget_others(1000);
+  EXPECT_FALSE(table_.has_aliases(kObject));
+  EXPECT_EQ(table_.current(kObject), kObject);
+}
+
 TEST_F(AliasTableTest, ForgottenOnesGoWhenThereAreMany) {
   const ObjectId alias = give_and_tell(kObject);
   forgot(alias);

@@ -44,6 +44,10 @@ timespec to_timespec(int64_t ns) {
   }
   return result;
 }
+
+double attribute_timeout_seconds(const Driver& driver, const Stat& stat) {
+  return driver.passthrough.has_aliases(stat.id) ? 0 : driver.timeout_seconds(S_ISDIR(stat.mode));
+}
 }  // namespace
 
 struct stat to_stat(const Stat& stat) {
@@ -84,7 +88,7 @@ fuse_entry_param to_entry(Driver& driver, ObjectId node, const Stat& stat) {
   entry.ino = node.value;
   entry.generation = driver.store->generation_of(stat.id);
   entry.attr = to_stat(stat);
-  entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));
+  entry.attr_timeout = attribute_timeout_seconds(driver, stat);
   // A READLINK of a symbolic link that another node removed is answered ESTALE, and tells nothing of the call that it is for: with it goes the one
   // repetition of an open. So the kernel looks each link up before it reads it.
   const bool brief = stat.brief || (S_ISLNK(stat.mode) && driver.store->has_peers());
@@ -94,7 +98,7 @@ fuse_entry_param to_entry(Driver& driver, ObjectId node, const Stat& stat) {
 
 void reply_attributes(const Request& request, const Stat& stat) {
   const struct stat attributes = to_stat(stat);
-  fuse_reply_attr(request, &attributes, driver_of(request).timeout_seconds(S_ISDIR(stat.mode)));
+  fuse_reply_attr(request, &attributes, attribute_timeout_seconds(driver_of(request), stat));
 }
 
 }  // namespace kvcachefs

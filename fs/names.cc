@@ -98,6 +98,7 @@ void answer_create(const Request& request, fuse_entry_param entry, const fuse_fi
         held.end();
         driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
         entry.ino = driver.passthrough.tell_node(object, false).value;
+        entry.attr_timeout = 0;  // it has an alias now
         return answer_create(request, entry, file, object, std::move(accepted));
       }
       Handle* const handle = accepted.take();

@@ -53,7 +53,8 @@ ObjectId Passthrough::node_of(ObjectId object) const {
 
 ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
   if (!enabled_ && !object.is_foreign()) return object;
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  const bool first = !aliases_.has_aliases(object);
   ObjectId node = aliases_.current(object);
   if (held_as(node).valid()) node = give_fresh(object);
   if (to_be_written && enabled_) {
@@ -61,6 +62,8 @@ ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
     promise(node);
   }
   aliases_.told(node);
+  lock.unlock();
+  if (first && node != object) drop_attributes(object);
   return node;
 }
 
@@ -135,7 +138,25 @@ const Passthrough::Node* Passthrough::outdated(ObjectId node) const {
 bool Passthrough::is_outdated(ObjectId node) const {
   if (!has_aliases_.load(std::memory_order_relaxed) && !node.is_foreign()) return false;
   std::lock_guard lock(mutex_);
-  return outdated(node) != nullptr || held_as(node).valid();
+  return outdated(node) != nullptr || held_as(node).valid() || is_left(node);
+}
+
+bool Passthrough::has_aliases(ObjectId object) const {
+  if (!has_aliases_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard lock(mutex_);
+  return aliases_.has_aliases(object);
+}
+
+// Call when the object got its first alias: until then the kernel was answered attributes that it may keep for a second.
+void Passthrough::drop_attributes(ObjectId file) const {
+  if (session_ != nullptr) fuse_lowlevel_notify_inval_inode(session_, file.value, -1, 0);
+}
+
+// mutex_ held. True if opens of the file now have another nodeid, which is open or promised to a writer. (A nodeid of another node's file shows one
+// state of it: hold().)
+bool Passthrough::is_left(ObjectId node) const {
+  const ObjectId file = aliases_.object_of(node), now = aliases_.current(file);
+  return now != node && !file.is_foreign() && (nodes_.contains(now) || is_promised(now));
 }
 
 void Passthrough::show_as_opened(ObjectId node, Stat& stat) const {
@@ -150,7 +171,7 @@ void Passthrough::show_as_opened(ObjectId node, Stat& stat) const {
 }
 
 // mutex_ held. True if `node` is promised to a writer. A reader that opens it meanwhile gets no passthrough; else the writer would get ESTALE again.
-bool Passthrough::is_promised(ObjectId node) {
+bool Passthrough::is_promised(ObjectId node) const {
   auto promise = promised_.find(node);
   if (promise == promised_.end()) return false;
   if (std::chrono::steady_clock::now() < promise->second) return true;
@@ -164,7 +185,7 @@ bool Passthrough::is_passed(ObjectId node) const {
   return found != nodes_.end() && (found->second.passed > 0 || found->second.opening);
 }
 
-// mutex_ held. All writers of an object share one nodeid, so that the kernel keeps one size of it.
+// mutex_ held. All writers of an object share one nodeid, so that the kernel keeps one size of it: decide().
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = aliases_.object_of(node);
   const ObjectId now = aliases_.current(object);
@@ -178,7 +199,7 @@ ObjectId Passthrough::give_alias(ObjectId node) {
 std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& state, Access access) {
   const bool write = access == Access::kWrite;
   if (write) promised_.erase(node);
-  if (write && state.passed > 0) {
+  if (write && (state.passed > 0 || is_left(node))) {
     give_alias(node);
     return Decision{.stale = true};
   }
@@ -190,8 +211,11 @@ std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& st
   }
   // The kernel does not mix opens: while a cached or direct open lives, this one must go through the daemon as well. And a nodeid from
   // before the last change in place is not passed through again.
-  const bool current = aliases_.current(aliases_.object_of(node)) == node;
+  const ObjectId file = aliases_.object_of(node);
+  const bool current = aliases_.current(file) == node;
   if (write || state.others > 0 || !current || is_promised(node)) {
+    // The kernel could not look the name up again, or the nodeid is the only one in use: then lookups return it from now on.
+    if (!current && !file.is_foreign() && !is_left(node)) aliases_.make_current(node);
     ++state.others;
     return Decision{};
   }
@@ -208,7 +232,9 @@ void Passthrough::open(ObjectId node, Access access, Then then) {
     if (state.opening) return state.waiting.emplace_back(access, std::move(then)), void();
     decision = decide(node, state, access);
     if (!decision) state.opening = true;
+    if (decision && state.passed == 0 && state.others == 0) nodes_.erase(node);  // stale, and counted nowhere
   }
+  if (decision && decision->stale) drop_attributes(file_of(node));
   if (decision) return then(*decision);
   if (!remote_) return register_node(node, object, access, std::move(then));
   struct Queued {  // if run() throws, ends `opening`, on which others may wait
@@ -235,7 +261,10 @@ void Passthrough::register_node(ObjectId node, ObjectId object, Access access, T
   const Decision first{.backing_id = registered.id, .in_memory = registered.in_memory};
   std::vector<Waiting> waiting = end_opening(node, std::move(registered));
   then(first);
-  for (Waiting& each : waiting) each.then(each.decision);
+  for (Waiting& each : waiting) {
+    if (each.decision.stale) drop_attributes(file_of(node));
+    each.then(each.decision);
+  }
 }
 
 // Ends `opening` for the open that set it, and counts that open as passed through or as another. Decides on the opens that waited. If

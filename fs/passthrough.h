@@ -3,7 +3,9 @@
 //  - while an inode is open, it has one backing id; every further read-only open must carry the same one;
 //  - while an inode has a passthrough open, it takes no cached or direct open. So an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
-//    they opened, and their nodeid keeps the size of those bytes.
+//    they opened, and their nodeid keeps the size of those bytes;
+//  - it has a size, attributes and pages for each nodeid. So the opens of a file that go through the daemon all have one nodeid: an open of
+//    another one is answered ESTALE while that one is open. Attributes of a file with aliases are not cached.
 // Also keeps, without passthrough too, which state of another node's file each open nodeid shows: hold().
 // Thread-safe. One leaf mutex; not held during calls of the kernel or the store. If an open arrives while the backing file of its nodeid is
 // being registered, its decision waits for that: otherwise it could be answered ESTALE twice in a row, and the kernel repeats an open
@@ -84,8 +86,10 @@ class Passthrough {
   // Decides on an open. Calls `then` once, inside the call or from another thread. There, an exception of `then` ends the daemon, so `then` must
   // catch its own. If memory runs out while the file is registered, the open goes through the daemon; open() throws only before it has counted the open.
   void open(ObjectId node, Access access, Then then);
-  // True if readers of this nodeid keep an older body while a lookup of the name now returns another nodeid.
+  // True if readers of this nodeid keep an older body while a lookup of the name now returns another nodeid, or if that other one is open.
   bool is_outdated(ObjectId node) const;
+  // True if the kernel may know the object by several nodeids: it must not cache attributes by one, because it changes them by another.
+  bool has_aliases(ObjectId object) const;
   // For such a nodeid: sets `stat` to the size and times of the bytes that its readers see.
   void show_as_opened(ObjectId node, Stat& stat) const;
   // Nodeids of other nodes' files, also without passthrough. While a file is open the kernel has one size, time and set of pages for its nodeid: so
@@ -128,12 +132,14 @@ class Passthrough {
   Registered register_object(ObjectId object, Access access);
   std::vector<Waiting> end_opening(ObjectId node, Registered registered);
   const Node* outdated(ObjectId node) const;
+  bool is_left(ObjectId node) const;
+  void drop_attributes(ObjectId file) const;
   ObjectId held_as(ObjectId node) const;
   void promise(ObjectId node);
   ObjectId give_alias(ObjectId node);
   ObjectId give_fresh(ObjectId object);
   bool is_passed(ObjectId node) const;
-  bool is_promised(ObjectId node);
+  bool is_promised(ObjectId node) const;
   int32_t register_file(const BackingFile& file);
   void close_backing(int32_t id);
 
@@ -146,7 +152,7 @@ class Passthrough {
   std::unordered_map<ObjectId, Node> nodes_;  // open nodeids
   std::unordered_map<ObjectId, Held> held_;
   AliasTable aliases_;
-  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids given to clients that will write, and the end of the promise
+  mutable std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids given to clients that will write, and the end of the promise
   std::atomic<bool> has_aliases_{false};
   bool remote_ = false;
   OpenerThreads openers_;

@@ -54,6 +54,38 @@ TEST_F(PassthroughTest, WithoutMemoryAnOpenAndThoseThatWaitForItGoThroughTheDaem
   EXPECT_EQ(decisions.size(), 5u);
 }
 
+// The kernel keeps a size and pages for each nodeid, so all opens through the daemon share one.
+TEST_F(PassthroughTest, AFileIsOpenByOneOfItsNodeidsAtATime) {
+  enable([]() -> BackingFile { return {}; });
+  const auto opens = [&](ObjectId by, Access access) {
+    passthrough.open(by, access, note());
+    return !decisions.back().stale;
+  };
+  EXPECT_FALSE(passthrough.has_aliases(node));
+  const ObjectId alias = passthrough.tell_other_node(node);
+  EXPECT_TRUE(passthrough.has_aliases(node));
+  ASSERT_TRUE(opens(alias, Access::kWrite));
+  EXPECT_FALSE(opens(node, Access::kWrite));
+  EXPECT_TRUE(passthrough.is_outdated(node)) << "a reader looks its name up again, too";
+  EXPECT_FALSE(passthrough.is_outdated(alias));
+  EXPECT_TRUE(opens(node, Access::kRead)) << "it has no name";
+  passthrough.release(node, false);
+  EXPECT_EQ(passthrough.tell_node(node, true), alias);
+  ASSERT_TRUE(opens(alias, Access::kWrite));
+  passthrough.release(alias, false);
+  EXPECT_FALSE(opens(node, Access::kWrite)) << "the other one is still open";
+  passthrough.release(alias, false);
+
+  EXPECT_FALSE(passthrough.is_outdated(node)) << "no stale open is counted";
+  ASSERT_TRUE(opens(node, Access::kRead));
+  EXPECT_EQ(passthrough.tell_node(node, false), node) << "the only one in use";
+  EXPECT_FALSE(opens(alias, Access::kWrite));
+  EXPECT_TRUE(passthrough.is_outdated(alias));
+  passthrough.release(node, false);
+  EXPECT_EQ(passthrough.tell_node(node, true), node);
+  EXPECT_FALSE(opens(alias, Access::kWrite)) << "promised to a writer";
+}
+
 // Another node's file, which its node changes while it is open: `state` is set then. Also without passthrough.
 TEST_F(PassthroughTest, AFileOfAnotherNodeThatIsHeldAsItWasIsToldByAnotherNodeid) {
   passthrough.set_epoch(7);

@@ -175,6 +175,74 @@ def test_an_open_without_a_name_is_not_told_estale(mount):
     os.close(fd)
 
 
+@pytest.fixture
+def changed(mount):
+    """A chunk with two names that a reader has open, and that is then opened to be changed: the kernel knows it by two nodeids."""
+    path, link = os.path.join(mount.path, "chunk"), os.path.join(mount.path, "link")
+    put(path, bytes(SIZE))
+    os.link(path, link)
+    mount.remount()
+    reader, pathfd = os.open(path, os.O_RDONLY), os.open(path, os.O_PATH)
+    assert mount.status()["reads"]["passthrough_opens"] == 1
+    os.stat(link)
+    writer = os.open(path, os.O_RDWR | os.O_APPEND)
+    yield mount, path, link, reader, pathfd, writer
+    os.close(pathfd)
+
+
+def close_all_but(mount, left, *descriptors):
+    for fd in descriptors:
+        os.close(fd)
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == left, 30, "the kernel has let go of them")
+
+
+def test_two_that_append_lose_nothing(changed):
+    """The second has no name that the kernel could look up."""
+    mount, path, _, reader, pathfd, writer = changed
+    os.write(writer, b"1" * 1000)
+    close_all_but(mount, 1, reader)
+    with pytest.raises(OSError, match="Text file busy"):
+        os.open(f"/proc/self/fd/{pathfd}", os.O_WRONLY | os.O_APPEND)
+    os.write(writer, b"2" * 1000)
+    close_all_but(mount, 0, writer)
+    expected = b"1" * 1000 + b"2" * 1000
+    nameless = os.open(f"/proc/self/fd/{pathfd}", os.O_WRONLY | os.O_APPEND)
+    named = os.open(path, os.O_WRONLY | os.O_APPEND)
+    for digit in (b"3", b"4", b"5"):
+        for fd in (nameless, named):
+            os.write(fd, digit * 1000)
+            expected += digit * 1000
+    close_all_but(mount, 0, nameless, named)
+    with open(path, "rb", buffering=0) as file:
+        assert os.pread(file.fileno(), SIZE, SIZE) == expected
+        assert os.fstat(file.fileno()).st_size == SIZE + len(expected)
+
+
+def test_mappings_by_two_names_agree(changed):
+    mount, _, link, reader, _, writer = changed
+    os.pwrite(writer, b"1", SIZE)  # at the end: O_APPEND
+    close_all_but(mount, 1, reader)
+    other = os.open(link, os.O_RDONLY)
+    with mmap.mmap(writer, 8192) as stores, mmap.mmap(other, 8192, prot=mmap.PROT_READ) as loads:
+        assert loads[:8192] == bytes(8192)
+        stores[:8192] = b"2" * 8192
+        assert loads[:8192] == b"2" * 8192
+        assert os.pread(other, 8192, 0) == b"2" * 8192
+    close_all_but(mount, 0, writer, other)
+
+
+def test_attributes_by_two_names_agree(changed):
+    mount, path, link, reader, _, writer = changed
+    for mode in (0o640, 0o600, 0o644):
+        os.fchmod(writer, mode)
+        assert [os.stat(name).st_mode & 0o777 for name in (path, link)] == [mode] * 2
+    close_all_but(mount, 1, reader)
+    for size in (5000, 6000, 7000):
+        os.ftruncate(writer, size)
+        assert [os.stat(name).st_size for name in (path, link)] == [size] * 2
+    close_all_but(mount, 0, writer)
+
+
 @pytest.mark.parametrize("size", [3098112, SIZE, SIZE + 777])
 @pytest.mark.parametrize("pack_below", ["8K", "32M"], ids=["solo", "packed"])
 def test_odd_reads_with_o_direct_are_answered_wherever_it_lies(new_mount, size, pack_below):
