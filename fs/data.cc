@@ -60,8 +60,8 @@ Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRe
     asked.again = !earlier.empty() || shown != driver.passthrough.file_of(ObjectId{node});
     Result<Handle*> opened = driver.store->open(shown, asked, caller_of(request));
     const bool is_gone = !opened && asked.again && opened.error().code == Code::kNotFound;
-    if (is_gone && earlier.empty()) continue;  // the others closed it in this moment: the nodeid shows another state
-    if (!opened && !is_gone) return opened;
+    if (is_gone && object_of(request, node) != shown) continue;  // the others closed it in this moment: the nodeid shows another state
+    if (!opened && (!is_gone || earlier.empty())) return opened;
     Accepted accepted(opened ? Accepted(*driver.store, *opened) : std::move(earlier.back()));  // its node has removed the file: what was opened is the last state
     if (is_gone) earlier.pop_back();
     const PeerState state = driver.store->peer_state(accepted.get());
