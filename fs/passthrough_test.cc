@@ -62,7 +62,8 @@ TEST_F(PassthroughTest, AFileIsOpenByOneOfItsNodeidsAtATime) {
     return !decisions.back().stale;
   };
   EXPECT_FALSE(passthrough.has_aliases(node));
-  const ObjectId alias = passthrough.tell_other_node(node);
+  const ObjectId alias = passthrough.tell_held_node(node, std::make_shared<std::atomic<ObjectId>>());
+  passthrough.let_go(alias);
   EXPECT_TRUE(passthrough.has_aliases(node));
   ASSERT_TRUE(opens(alias, Access::kWrite));
   EXPECT_FALSE(opens(node, Access::kWrite));
