@@ -147,9 +147,10 @@ bool Passthrough::has_aliases(ObjectId object) const {
   return aliases_.has_aliases(object);
 }
 
-// Call when the object got its first alias: until then the kernel was answered attributes that it may keep for a second.
-void Passthrough::drop_attributes(ObjectId file) const {
-  if (session_ != nullptr) fuse_lowlevel_notify_inval_inode(session_, file.value, -1, 0);
+// Call when the file got an alias. Until it got the first, the kernel was answered attributes that it may keep for a second. `node`, if it is no
+// alias, is open or being opened: the kernel does not wait until it is rid of it.
+void Passthrough::drop_attributes(ObjectId node) const {
+  if (session_ != nullptr && !AliasTable::is_alias(node)) fuse_lowlevel_notify_inval_inode(session_, node.value, -1, 0);
 }
 
 // mutex_ held. True if opens of the file now have another nodeid, which is open or promised to a writer. (A nodeid of another node's file shows one
@@ -234,7 +235,7 @@ void Passthrough::open(ObjectId node, Access access, Then then) {
     if (!decision) state.opening = true;
     if (decision && state.passed == 0 && state.others == 0) nodes_.erase(node);  // stale, and counted nowhere
   }
-  if (decision && decision->stale) drop_attributes(file_of(node));
+  if (decision && decision->stale) drop_attributes(node);
   if (decision) return then(*decision);
   if (!remote_) return register_node(node, object, access, std::move(then));
   struct Queued {  // if run() throws, ends `opening`, on which others may wait
@@ -262,7 +263,7 @@ void Passthrough::register_node(ObjectId node, ObjectId object, Access access, T
   std::vector<Waiting> waiting = end_opening(node, std::move(registered));
   then(first);
   for (Waiting& each : waiting) {
-    if (each.decision.stale) drop_attributes(file_of(node));
+    if (each.decision.stale) drop_attributes(node);
     each.then(each.decision);
   }
 }

@@ -133,7 +133,7 @@ class Passthrough {
   std::vector<Waiting> end_opening(ObjectId node, Registered registered);
   const Node* outdated(ObjectId node) const;
   bool is_left(ObjectId node) const;
-  void drop_attributes(ObjectId file) const;
+  void drop_attributes(ObjectId node) const;
   ObjectId held_as(ObjectId node) const;
   void promise(ObjectId node);
   ObjectId give_alias(ObjectId node);
