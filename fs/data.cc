@@ -57,7 +57,7 @@ Result<Handle*> open_shown(const Request& request, fuse_ino_t node, const OpenRe
   while (true) {
     const ObjectId shown = object_of(request, node);
     OpenRequest asked = how;
-    asked.again = !earlier.empty() || shown != driver.passthrough.file_of(ObjectId{node});
+    asked.again = !how.truncate && (!earlier.empty() || shown != driver.passthrough.file_of(ObjectId{node}));
     Result<Handle*> opened = driver.store->open(shown, asked, caller_of(request));
     const bool is_gone = !opened && asked.again && opened.error().code == Code::kNotFound;
     if (is_gone && object_of(request, node) != shown) continue;  // the others closed it in this moment: the nodeid shows another state

@@ -68,10 +68,13 @@ ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
 }
 
 ObjectId Passthrough::tell_held_node(ObjectId object, const PeerState& state) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  const bool first = !aliases_.has_aliases(object);
   const ObjectId node = give_fresh(object);
   held_.emplace(node, Held{.state = state, .opens = 1});
   aliases_.told(node);
+  lock.unlock();
+  if (first) drop_attributes(object);
   return node;
 }
 

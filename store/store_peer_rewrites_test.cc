@@ -56,6 +56,25 @@ struct StorePeerRewrites : ::testing::Test {
   TestStore b{testing::node_options("other"), a};
 };
 
+// The nodeid of an open file shows the state that is open; an open for writing anew means the file, not that state.
+TEST_F(StorePeerRewrites, AStateThatOthersHoldIsNotEmptied) {
+  store_at_a("x", 1);
+  publish();
+  auto held = b->open(look("x"), {.read = true}, kWriter);
+  ASSERT_TRUE(held);
+  Handle* writer = a.open("x", {.write = true});
+  a.pwrite(writer, 0, TestStore::payload(2, 500));
+  ASSERT_TRUE(a.close(writer));
+  publish();
+  const ObjectId as_it_was = b->peer_state(*held)->load();
+  ASSERT_TRUE(as_it_was.valid());
+  OpenRequest rewrite = kRewrite;
+  rewrite.again = true;
+  EXPECT_EQ(try_open(as_it_was, rewrite), Code::kStale);
+  EXPECT_EQ(b.read(*held), TestStore::payload(1, 500));
+  EXPECT_TRUE(b.close(*held));
+}
+
 TEST_F(StorePeerRewrites, TheRefusedFileWasRenamedMeanwhileAndAnotherHasItsName) {
   store_at_a("x", 1);
   publish();

@@ -369,7 +369,8 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
-        if (journal_again(tree, named) && state->older_versions.empty()) tree.names().park(std::move(name), state->child);
+        journal_again(tree, named);
+        if (state->older_versions.empty()) tree.names().park(std::move(name), state->child);
         else tree.names().put_back_pending(std::move(name));  // the seal of another version may be enough
         break;
       case NameChange::kWaitsForOther:
@@ -383,12 +384,12 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
   }
 }
 
-// The name may refer to an older version after newer ones, whose records have replaced its own. False: there is no room for its body now.
-bool BatchBuilder::journal_again(const Tree::View& tree, ObjectId version) {
+// The name may refer to an older version after newer ones, whose records have replaced its own.
+void BatchBuilder::journal_again(const Tree::View& tree, ObjectId version) {
   const ObjectPtr object = version.valid() ? tree.live(version) : nullptr;
-  if (!object) return true;
+  if (!object) return;
   const auto lock = object->lock();
-  return parts_.changes.journal_again(object);
+  parts_.changes.journal_again(object);
 }
 
 // Of several answers to the same peer, only the last counts.

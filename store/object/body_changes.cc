@@ -34,11 +34,11 @@ uint64_t BodyChanges::room_for(uint64_t size_bytes) const {
   return align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
 }
 
-bool BodyChanges::journal_again(const ObjectPtr& object) const {
-  if (object->id.is_foreign() || !object->is_regular() || object->durable || object->nlink == 0 || object->content_dirty() || object->base.quarantined) return true;
-  if (!object->raw && !reserve_space(*object, object->size_bytes)) return false;
+void BodyChanges::journal_again(const ObjectPtr& object) const {
+  if (object->id.is_foreign() || !object->is_regular() || object->durable || object->nlink == 0 || object->content_dirty() || object->base.quarantined) return;
+  const uint64_t wanted = object->raw ? 0 : room_for(object->size_bytes);
+  if (wanted > object->reserved_bytes) parts_.space.reserve(wanted - std::exchange(object->reserved_bytes, wanted));
   mark_content_dirty(object);
-  return true;
 }
 
 bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {

@@ -33,8 +33,8 @@ class BodyChanges {
   void mark_content_dirty(const ObjectPtr& object) const;  // the bytes or the size change, the times do not
 
   // A name needs this object in the journal again, which its record has left, or left never to come: a version of a temporary name whose newer versions
-  // are gone. It is queued to be sealed; nothing for other objects. False: the volume is full.
-  bool journal_again(const ObjectPtr& object) const;
+  // are gone. It is queued to be sealed, beyond the capacity if need be: its bytes were accepted, and its old place comes back. Nothing for other objects.
+  void journal_again(const ObjectPtr& object) const;
 
   // The space on the volume that a seal of a body of `size_bytes` takes.
   uint64_t room_for(uint64_t size_bytes) const;

@@ -152,7 +152,7 @@ void NameVersions::let_go(const StaleOpens::Released& released) {
 
 Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept) {
   const bool known = caller.thread_id != 0;
-  if (request.again && !parts_.stale_opens.knows(caller.thread_id)) return {};
+  if (request.again && !request.truncate && !parts_.stale_opens.knows(caller.thread_id)) return {};
   const int64_t relookup_until_ns = object->relookup_until_ns.load(std::memory_order_relaxed);
   const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > parts_.clock.monotonic_ns();
   if (!request.truncate && !request.write && !recheck && !parts_.stale_opens.knows(caller.thread_id)) return {};

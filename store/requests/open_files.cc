@@ -207,7 +207,7 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
     raw = object->raw != nullptr;
   }
   if (error && !raw) return done(std::unexpected(std::move(*error)));
-  if (!journal_again(object)) return done(fail(Code::kNoSpace, fmt::format("object {} is in no journal, and there is no room for it", object->id.value)));
+  journal_again(object);
   parts_.urgent.make_all_durable(bodies_to_sync(object), true, [this, handle, writes, error = std::move(error), done = std::move(done)](Status status) mutable {
     if (status) {
       Object& body = *handle->object;
@@ -221,13 +221,13 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
 }
 
 // A version of a temporary name whose record a newer one replaced is to be journaled anew if the name refers to it again: the commit would find that out
-// only after the answer. False: there is no room.
-bool OpenFiles::journal_again(const ObjectPtr& object) {
-  if (object->durable || object->id.is_foreign()) return true;
+// only after the answer.
+void OpenFiles::journal_again(const ObjectPtr& object) {
+  if (object->durable || object->id.is_foreign()) return;
   const Tree::Read tree = parts_.tree.read();
-  if (!tree.names().is_child_of_dirty(object->id)) return true;
+  if (!tree.names().is_child_of_dirty(object->id)) return;
   const auto lock = object->lock();
-  return parts_.changes.journal_again(object);
+  parts_.changes.journal_again(object);
 }
 
 // With a file that has no name any more those that took its names: until the journal has that, a crash brings the file back under a name, without what
@@ -268,6 +268,7 @@ std::vector<ObjectPtr> OpenFiles::bodies_of_names_in(ObjectId directory) {
     if (!object || !object->is_regular()) return;
     const auto lock = object->lock();
     const bool kept = object->finished() || object->published;
+    if (kept) parts_.changes.journal_again(object);
     if (object->content_dirty() && kept && object->sealable()) bodies.push_back(std::move(object));
   });
   return bodies;

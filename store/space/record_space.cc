@@ -51,8 +51,8 @@ void RecordSpace::tell() {
                       journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_,
                       peers_ahead_is_kept_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
-  const uint64_t most_index = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart);
-  index_has_its_part_.store(m.index_bytes + overlay_bytes_ + accepted > most_index, std::memory_order_relaxed);
+  const uint64_t most_index = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart) + m.files_bytes;
+  index_has_its_part_.store(!m.index_is_elsewhere && m.index_bytes + overlay_bytes_ + accepted > most_index, std::memory_order_relaxed);
 }
 
 void RecordSpace::measured(const Measured& measured) {

@@ -47,6 +47,7 @@ class RecordSpace {
     uint64_t appended_bytes = 0;    // appended to journals of this life by then; bytes appended later are added
     uint64_t checkpoint_bytes = 0;  // of the newest
     uint64_t index_bytes = 0;
+    uint64_t files_bytes = 0;  // about what the index takes for files without attributes: rows, names and inline bodies
     bool index_is_elsewhere = false;  // not on the volume, where it takes nothing then
     uint64_t reserve_bytes = 0;       // kept for the journal
   };
@@ -71,7 +72,7 @@ class RecordSpace {
   void body_came(uint64_t bytes);
   // The attributes of an object now take `bytes`, and are not journaled yet. The object is locked.
   void keep_xattrs(UnjournaledXattrs& of, uint64_t bytes);
-  // True if the index, with what is on its way there, takes this part of the capacity; the checkpoint and the next one may take as much each. From
+  // True if the index, with what is on its way there and beside files, takes this part of the capacity; the checkpoint and the next one may take as much each. From
   // then on extended attributes do not grow: otherwise those of a few directories, which are not evicted, could displace all chunks.
   bool index_has_its_part() const { return index_has_its_part_.load(std::memory_order_relaxed); }
   static constexpr uint64_t kIndexPart = 8;

@@ -211,6 +211,14 @@ TEST_F(RecordSpaceTest, TheIndexHasItsPartWithWhatIsOnItsWayThere) {
   at_.index_bytes = kPart;
   records_.measured(at_);
   EXPECT_TRUE(records_.index_has_its_part());
+  at_.files_bytes = 4 * kMiB;
+  records_.measured(at_);
+  EXPECT_FALSE(records_.index_has_its_part()) << "files can be evicted";
+  at_.files_bytes = 0;
+  at_.index_is_elsewhere = true;
+  records_.measured(at_);
+  EXPECT_FALSE(records_.index_has_its_part());
+  at_.index_is_elsewhere = false;
   space_.configure(2 * kLimit, 0);
   records_.measured(at_);
   EXPECT_FALSE(records_.index_has_its_part());

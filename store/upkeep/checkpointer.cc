@@ -285,6 +285,9 @@ void Checkpointer::measure_overhead() {
   measured.index_is_elsewhere = index_is_elsewhere();
   if (::stat(index_file().c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
+  constexpr uint64_t kFileBytes = 1 * kKiB;  // row and name, in pages that are not full
+  const IndexTotals totals = parts_.index.totals();
+  measured.files_bytes = totals.objects * kFileBytes + (totals.inline_bodies > 0 ? totals.logical_bytes - std::min(totals.logical_bytes, totals.live_bytes) : 0);
   if (peers_ != nullptr) peers_->measure();
   if (!epochs_bytes_) epochs_bytes_ = measure_epochs();
   measured.reserve_bytes += *epochs_bytes_;
