@@ -95,7 +95,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   Pinned pinned() const;
 
   EvictionCounts counts() const;
-  // Estimate of evictable bytes last used 2^(i-1) to 2^i seconds ago (last: all older); a part of promised, young and refused ones, and while filling 1: worth a wait.
+  // Estimate of evictable bytes last used 2^(i-1) to 2^i seconds ago (last: all older); a part of promised and young ones, and while filling 1: worth a wait.
   std::array<uint64_t, 24> bytes_by_age() const;
   EvictionSurvey survey() const;  // of all objects, or a sample of some thousands where there are more
   // True if the name belonged to an evicted unit that is remembered: about as many are remembered as units are present.

@@ -74,7 +74,6 @@ EvictionSurvey Evictor::survey() const {
 
 std::array<uint64_t, 24> Evictor::bytes_by_age() const {
   constexpr uint64_t kPromisedPart = 16;
-  constexpr int64_t kTriedMs = 5'000;  // one that could not go when it was tried will not go for others either
   std::array<uint64_t, 24> bytes{};
   if (!on()) return bytes;
   if (filling() != 0) {
@@ -87,9 +86,7 @@ std::array<uint64_t, 24> Evictor::bytes_by_age() const {
     ++seen;
     if (entry.is(kPinned | kAside)) return;
     // A young one is published at once if nothing else can be chosen. Its size may not be known before it is closed.
-    const auto refused = refused_.find(entry.unit);
-    const bool kept = refused != refused_.end() && refused->second + kTriedMs > now;
-    const bool young = entry.is(kYoung), promised = young || kept || (entry.is(kLooked) && is_used_lately(entry, now, Leases::kSettled));
+    const bool young = entry.is(kYoung), promised = young || (entry.is(kLooked) && is_used_lately(entry, now, Leases::kSettled));
     const uint64_t blocks = std::max<uint64_t>(entry.blocks, young ? 1 : 0);
     const auto unused_s = static_cast<uint64_t>(std::max<int64_t>(0, ms_since(entry.used, now)) / 1000);
     bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += blocks * kBlockBytes / (promised ? kPromisedPart : 1);

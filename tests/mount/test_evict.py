@@ -328,7 +328,7 @@ def test_a_file_tells_what_keeps_it(new_mount):
     assert kept_by(3) == "leased"
     with open(path[4], "r+b") as file:
         file.write(b"x")
-    assert kept_by(4) in ("not settled", "changed in place")
+    wait_until(lambda: kept_by(4) in ("not settled", "changed in place"), 10, "the kernel tells of a close later")
     text = run_command("info", path[0]).stdout
     assert "kept_by" in text and " ago; " in text, text
 
