@@ -16,6 +16,8 @@ constexpr size_t kMostNotes = 256;  // a request makes one or two
 
 // The tracker that this thread holds: between hold() and release().
 constinit thread_local const void* held = nullptr;
+// This thread has noted something since its last settle(). Another call may have worked it off since, and told nobody that plan() has work.
+constinit thread_local bool noted = false;
 
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
@@ -51,7 +53,7 @@ void AccessTracker::release() { held = nullptr; }
 
 void AccessTracker::settle() {
   release();
-  if (notes_count_.load(std::memory_order_relaxed) == 0) return;
+  if (!std::exchange(noted, false) && notes_count_.load(std::memory_order_relaxed) == 0) return;
   Lock lock = lock_up_to_date();
   kick_if_wanted(lock);
 }
@@ -73,6 +75,7 @@ bool AccessTracker::note(const Report& report) {
   notes_[count].report = report;
   notes_[count].name = report.name;
   notes_count_.store(count + 1, std::memory_order_relaxed);
+  noted = true;
   return true;
 }
 

@@ -176,6 +176,23 @@ TEST(AccessTracker, WhatIsNotedWaitsAfterTheReleaseForAnyThreadThatSettles) {
   EXPECT_EQ(told.lines[2], "opened 3");
 }
 
+TEST(AccessTracker, WhatAnotherCallWorkedOffIsPlannedAllTheSame) {
+  Rows stored;
+  int64_t now_ns = 1'000'000'000;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  read_all(tracker, 20, now_ns);
+  size_t kicks = 0;
+  tracker.set_kick([&] { ++kicks; });
+  now_ns += 60'000'000'000;
+  tracker.hold();
+  for (uint64_t i = 1; i <= 4; ++i) tracker.probed(7, kParent, "chunk-" + std::to_string(i), id_of(i), false, 64 * kKiB, now_ns += 1'000'000);
+  tracker.release();
+  static_cast<void>(tracker.totals());
+  EXPECT_EQ(kicks, 0u);
+  tracker.settle();
+  EXPECT_GT(kicks, 0u);
+}
+
 TEST(AccessTracker, AThreadThatHoldsForLongDoesNotPileUpNotes) {
   Rows stored;
   Told told;
