@@ -187,8 +187,8 @@ void lower_oom_score() {
 
 // Without the first, the C library raises the size from which it maps a block separately to the largest size that was ever freed. Smaller blocks lie in
 // a heap, which shrinks only at its end. The second (its largest value) makes libfuse's block of each request one of those that are not merged with their
-// neighbours when they are freed: the library takes such a block by calloc(), which passes by the cache of its thread (64 KiB chunks: 1.5 % of the
-// daemon's time).
+// neighbours when they are freed: the library takes such a block by calloc(), which does not use the cache of the thread (64 KiB chunks: 1.5 % of
+// the daemon's time).
 void tune_heap() {
 #ifdef M_MMAP_THRESHOLD
   mallopt(M_MMAP_THRESHOLD, 256 << 10);

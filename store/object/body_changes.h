@@ -32,8 +32,9 @@ class BodyChanges {
   void content_changed(const ObjectPtr& object) const;  // the times change, and the bytes or the size
   void mark_content_dirty(const ObjectPtr& object) const;  // the bytes or the size change, the times do not
 
-  // A name needs this object in the journal again, which its record has left, or left never to come: a version of a temporary name whose newer versions
-  // are gone. It is queued to be sealed, beyond the capacity if need be: its bytes were accepted, and its old place comes back. Nothing for other objects.
+  // Queues an object that lost its record to be sealed again; does nothing for other objects. Call if a name refers to it: a version of a temporary name
+  // lost its record to a newer version, and that one is gone. Reserves its room beyond the capacity if need be: its bytes were accepted before, and its
+  // old place is given back.
   void journal_again(const ObjectPtr& object) const;
 
   // The space on the volume that a seal of a body of `size_bytes` takes.

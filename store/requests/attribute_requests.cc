@@ -236,7 +236,7 @@ Status AttributeRequests::set_xattr_of(const ObjectPtr& object, std::string_view
   const bool grows = !there || value.size() > where->value.size();
   if (grows && parts_.room.is_full()) return parts_.room.refuse(fmt::format("attribute '{}' of object {}", name, id.value));
   if (grows && parts_.records.index_has_its_part())
-    return fail(Code::kNoSpace, fmt::format("attribute '{}' of object {}: names and attributes take 1/{} of the capacity", name, id.value, RecordSpace::kIndexPart));
+    return fail(Code::kNoSpace, fmt::format("attribute '{}' of object {}: the index takes 1/{} of the capacity beside its files; remove attributes of directories", name, id.value, RecordSpace::kIndexPart));
   if (grows && !parts_.records.has_room_for_xattrs(name.size() + value.size()))
     return fail(Code::kNoSpace, fmt::format("attribute '{}' of object {}: {} of attributes are not in the journal, of files that are open perhaps",
                                             name, id.value, format_size(RecordSpace::kMostXattrBytes)));

@@ -23,8 +23,8 @@ class CatchUp {
 
   // True: this process stood still since the last read() that has ended.
   bool is_due() const { return running_ != nullptr && running_->went_on_ns() > read_ns_; }
-  // Runs `then` once what the others wrote before this call is read, or could not be read, or was waited for in vain during kPatienceNs. On this
-  // thread, the one that completes the refresh, or that of tick(); with no lock held.
+  // Runs `then` once what the others wrote before this call is read, or could not be read, or was not read within kPatienceNs. On this thread, the one
+  // that completes the refresh, or that of tick(); with no lock held.
   void read(Then then);
   // Call about every second.
   void tick();
