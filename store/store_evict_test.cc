@@ -91,7 +91,7 @@ TEST_F(StoreEvict, ExtendedAttributesLeaveRoomForChunks) {
   }
   ASSERT_FALSE(set);
   EXPECT_EQ(set.error().code, Code::kNoSpace);
-  EXPECT_NE(set.error().message.find("names and attributes"), std::string::npos) << set.error().message;
+  EXPECT_NE(set.error().message.find("remove attributes of directories"), std::string::npos) << set.error().message;
   EXPECT_GE(bytes, kCapacity / 32);
   EXPECT_GE(store_->status().live_bytes, kCapacity / 4);
   for (int i = kChunks; i < kChunks + 20; ++i) EXPECT_TRUE(put(i)) << i;
