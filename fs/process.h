@@ -20,8 +20,9 @@ Status raise_descriptor_limit();  // kInvalid: the limit is too low for any work
 // Returns kInvalid if the process may not write files as large as the store's, or is to be killed after some processor time; either would
 // lose accepted data. The command has raised these limits as far as it may (tools/inherited.h).
 Status check_limits();
-// Makes free() return large blocks of the heap to the machine. Call before there are other threads.
-void tune_heap();
+// Makes free() return blocks of the heap to the machine from a size on that is small beside `memory`. Call before there are other threads, and again when
+// the memory is known, if it was not.
+void tune_heap(uint64_t memory_bytes);
 
 // Reports how the start went: through a pipe to the command that waits for the daemon, or on stderr in the foreground.
 class Readiness {

@@ -14,22 +14,17 @@ constexpr uint32_t kMostGuessed = 4096;
 constexpr uint8_t kMostDoubts = 1;
 }  // namespace
 
-PrefixLinks::Link& PrefixLinks::remember(UnitKey unit, Link link) {
-  if (young_.size() >= max_units_ / 2 && !young_.contains(unit)) {
-    std::swap(dying_, old_);  // it is empty by now
-    std::swap(old_, young_);
-  }
-  for (int i = 0; i < 2 && !dying_.empty(); ++i) dying_.erase(dying_.begin());
-  old_.erase(unit);
-  return young_.insert_or_assign(unit, link).first->second;
+PrefixLinks::Link* PrefixLinks::remember(UnitKey unit, UnitKey follows) {
+  links_.put({unit, follows, 0});
+  links_.shrink(max_units_, 2, [](const Link&) {});
+  return links_.use(unit);
 }
 
 // The learned link; for a unit that was forgotten here, the link that the policy still has.
 PrefixLinks::Link* PrefixLinks::find(UnitKey unit, const Policy& policy) {
-  if (const auto found = young_.find(unit); found != young_.end()) return &found->second;
-  if (const auto found = old_.find(unit); found != old_.end()) return &remember(unit, found->second);
+  if (Link* const link = links_.use(unit)) return link;
   const UnitKey follows = policy.predecessor(unit);
-  return follows.valid() ? &remember(unit, {follows, 0}) : nullptr;
+  return follows.valid() ? remember(unit, follows) : nullptr;
 }
 
 PrefixLinks::Stream& PrefixLinks::stream(StreamKey key) {
@@ -92,13 +87,13 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
     if (guess) {
       const UnitKey follows = cursors.back().last;
       cursors.back() = {what.unit, now.value};
-      remember(what.unit, {follows, 0});
+      remember(what.unit, follows);
       policy.relink(what.unit, follows);
       return follows;
     }
-    if (what.begins) link = &remember(what.unit, {});
+    if (what.begins) link = remember(what.unit, {});
   } else if (!what.written && !hidden && link->follows.valid() && guess && ++link->doubts > kMostDoubts) {
-    *link = {};
+    *link = {what.unit, {}, 0};
     policy.relink(what.unit, {});
   }
   cursors.push_back({what.unit, now.value});

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "store/evict/policy.h"
+#include "store/evict/recent_keys.h"
 
 namespace kvcachefs::evict {
 
@@ -40,11 +41,12 @@ class PrefixLinks {
   // Returns the unit that this one follows, if known, for Published::follows. Tells `policy` of corrections and checks. Call before the
   // policy is told of the event itself.
   UnitKey see(const Sighting& what, TimeMs now, Policy& policy);
-  size_t units() const { return young_.size() + old_.size(); }
+  size_t units() const { return links_.size(); }
 
  private:
   static constexpr size_t kSeen = 1024;  // 16 KiB
   struct Link {
+    UnitKey key;
     UnitKey follows;    // none: it begins a chain
     uint8_t doubts = 0;
   };
@@ -63,18 +65,17 @@ class PrefixLinks {
     uint32_t written = 0;  // in a row, without a probe
     uint32_t guessed = 0;  // in a row, without a known link
   };
-  using Links = std::unordered_map<UnitKey, Link>;
 
+  // The returned links are valid until the next call of either.
   Link* find(UnitKey unit, const Policy& policy);
-  Link& remember(UnitKey unit, Link link);
+  Link* remember(UnitKey unit, UnitKey follows);
   Stream& stream(StreamKey key);
   void note_seen(UnitKey unit, int64_t now_ms);
   bool may_be_hidden(UnitKey unit, int64_t now_ms) const;
 
   size_t max_units_, max_streams_;
-  // Two generations: used entries stay; the older generation is erased bit by bit while the younger fills.
-  Links young_, old_, dying_;
-  std::unordered_map<uint64_t, Stream> streams_, old_streams_;
+  RecentKeys<Link> links_;  // used ones stay
+  std::unordered_map<uint64_t, Stream> streams_, old_streams_;  // two generations
   std::vector<Seen> seen_;  // by hash of the unit: the last one with that hash
 };
 

@@ -18,6 +18,9 @@ class RecentKeys {
   void put(const Entry& entry);
   std::optional<Entry> take(UnitKey key);
   bool contains(UnitKey key) const { return index_.find(key, key_of()) != kNoSlot; }
+  // The entry, which becomes the newest if it belongs to the older half; nullptr if there is none. Do not change its key. Valid until the next
+  // call.
+  Entry* use(UnitKey key);
   // Forgets the oldest entries while there are more than `limit`, or while the list is long with holes left by take(); at most `most` of
   // them in a call.
   template <class Forgotten>
@@ -64,6 +67,16 @@ void RecentKeys<Entry>::put(const Entry& entry) {
   }
   index_.insert(entry.key, number, key_of());
   ++live_;
+}
+
+template <class Entry>
+Entry* RecentKeys<Entry>::use(UnitKey key) {
+  const uint32_t number = index_.find(key, key_of());
+  if (number == kNoSlot) return nullptr;
+  const uint32_t at = number - first_;
+  if (at >= ring_.size() / 2) return &ring_[at];
+  put(Entry(ring_[at]));
+  return &ring_.back();
 }
 
 template <class Entry>

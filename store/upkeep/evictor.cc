@@ -8,6 +8,7 @@
 #include "store/base/units.h"
 #include "store/chain/sidecar.h"
 #include "store/index/index.h"
+#include "store/tree/temporary_names.h"
 
 namespace kvcachefs {
 
@@ -139,6 +140,7 @@ void Evictor::directory_named(ObjectId parent, std::string_view name, ObjectId i
 
 void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) {
   if (!on()) return;
+  if (!id.valid() && TemporaryNames::may_be_renamed(name)) return;  // no unit ever has it, and often it has a stem, so a stream, of its own
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
