@@ -70,17 +70,9 @@ Status OtherNodes::check_may_change(const Object& object) const {
                                            rooms_.peers_->node_of(object.id)));
 }
 
-// A body that is in RAM can be read whatever its node has done since.
-bool OtherNodes::may_be_given_up(ObjectId id) const {
-  if (!rooms_.peers_ || !id.is_foreign() || !rooms_.peers_->catch_up().is_due()) return false;
-  const ObjectPtr object = rooms_.tree_->find(id);
-  if (!object) return true;
-  const auto lock = object->lock();
-  return !object->in_ram();
-}
-
+// Also for a body that is in RAM: it may leave the RAM before it is read.
 void OtherNodes::await_catching_up(ObjectId id, std::move_only_function<void()> then) {
-  if (!may_be_given_up(id)) return then();
+  if (!rooms_.peers_ || !id.is_foreign() || !rooms_.peers_->catch_up().is_due()) return then();
   rooms_.peers_->catch_up().read([this, then = std::move(then)]() mutable { rooms_.resumer_.answer_later(std::move(then)); });
 }
 

@@ -32,7 +32,6 @@ class OtherNodes {
 
  private:
   bool is_unanswered(uint32_t ordinal) const;
-  bool may_be_given_up(ObjectId id) const;
 
   StoreRooms& rooms_;
 };

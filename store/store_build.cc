@@ -132,7 +132,7 @@ void StoreImpl::build_writeback() {
   options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
   relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});
-  bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
+  bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *changes_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
                                 options_, clock_, background_});
   urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
 }

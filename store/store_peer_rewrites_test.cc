@@ -75,6 +75,29 @@ TEST_F(StorePeerRewrites, AStateThatOthersHoldIsNotEmptied) {
   EXPECT_TRUE(b.close(*held));
 }
 
+// The kernel has the size that it was told, and would refuse pages beyond it to a client that maps all that it read.
+TEST_F(StorePeerRewrites, AFileThatGotAnotherBodyAMomentAgoIsLookedUpBeforeItIsOpened) {
+  const auto open_to_read = [&](const std::string& name) {
+    const ObjectId known = look(name);
+    publish();
+    return try_open(known, {.read = true});
+  };
+  store_at_a("x", 1);
+  publish();
+  EXPECT_EQ(open_to_read("x"), Code::kNoData) << "what is new has one size";
+  Handle* writer = a.open("x", {.write = true});
+  a.pwrite(writer, 500, TestStore::payload(2, 500));
+  ASSERT_TRUE(a.close(writer));
+  EXPECT_EQ(open_to_read("x"), Code::kStale);
+  const auto found = b->lookup(kRootId, "x", kWriter);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->size_bytes, 1000u);
+  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData);
+  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kStale) << "another open";
+  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData) << "it has no name to look up";
+  EXPECT_EQ(b.read_file("x").size(), 1000u);
+}
+
 TEST_F(StorePeerRewrites, TheRefusedFileWasRenamedMeanwhileAndAnotherHasItsName) {
   store_at_a("x", 1);
   publish();

@@ -8,6 +8,7 @@
 namespace kvcachefs {
 namespace store_versions_test {
 
+using testing::drain;
 using testing::link;
 using testing::sync_file;
 using testing::TestStore;
@@ -53,6 +54,12 @@ class FormerVersion : public ::testing::Test {
 
 TEST_F(FormerVersion, IsKeptByASync) {
   EXPECT_TRUE(fsync("t.tmp"));
+  store_.crash();
+  EXPECT_EQ(store_.read_file("t.tmp"), former_);
+}
+
+TEST_F(FormerVersion, IsKeptByADrain) {
+  EXPECT_TRUE(drain(store_));
   store_.crash();
   EXPECT_EQ(store_.read_file("t.tmp"), former_);
 }

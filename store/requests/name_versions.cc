@@ -178,7 +178,7 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
     tree.let_go(released);
     return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
   };
-  if (recheck) return stale("another version of its name may be meant");
+  if (recheck) return stale("another version of its name may be meant, or its node changed it a moment ago");
   if (request.write && object->nlink == 0) return stale("it was replaced");
   if (!request.truncate) return {};
   if (object->id.is_foreign()) return known ? stale("another node stored it") : parts_.check_may_change(*object);

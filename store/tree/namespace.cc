@@ -248,6 +248,11 @@ Namespace::Overridden Namespace::overridden() const {
   return found;
 }
 
+void Namespace::for_each_dirty(const std::function<void(const NameState&)>& visit) const {
+  for (const auto& [parent, directory] : directories_)
+    for (const auto& [key, state] : directory) visit(state);
+}
+
 void Namespace::for_each_dirty_of(ObjectId durable, const std::function<void(const NameState&)>& visit) const {
   if (!mentions_.contains(durable)) return;
   for (const auto& [parent, directory] : directories_)

@@ -137,6 +137,7 @@ class Namespace {
   // Peers' children that clients here removed with a name; the batches that journal those names remove them.
   using Overridden = std::set<std::pair<ObjectId, std::string>>;
   Overridden overridden() const;
+  void for_each_dirty(const std::function<void(const NameState&)>& visit) const;
   void for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const;
   // Dirty names under which this node's journal has the object. Looks at all dirty names, if any mentions it.
   void for_each_dirty_of(ObjectId durable, const std::function<void(const NameState&)>& visit) const;

@@ -3,6 +3,7 @@
 // No lock of its own: the caller holds the Tree's lock, exclusively for note().
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -28,10 +29,10 @@ class RecentChanges {
     at_ns_[id] = now_ns;
     order_.emplace_back(now_ns, id);
   }
-  bool has(ObjectId id, int64_t now_ns) const {
-    if (now_ns < all_until_ns_) return true;
+  bool has(ObjectId id, int64_t now_ns) const { return now_ns < until_ns(id); }
+  int64_t until_ns(ObjectId id) const {  // until when it counts as changed; in the past: it does not
     const auto found = at_ns_.find(id);
-    return found != at_ns_.end() && now_ns - found->second < kForNs;
+    return found == at_ns_.end() ? all_until_ns_ : std::max(all_until_ns_, found->second + kForNs);
   }
 
  private:

@@ -19,6 +19,8 @@ TEST(RecentChanges, AreKnownForTwoSeconds) {
   changes.note(id_of(2), 12 * kSecond + 1);  // drops the first note
   EXPECT_TRUE(changes.has(id_of(1), 12 * kSecond + 2));
   EXPECT_FALSE(changes.has(id_of(1), 13 * kSecond));
+  EXPECT_EQ(changes.until_ns(id_of(1)), 13 * kSecond);
+  EXPECT_LT(changes.until_ns(id_of(3)), 0);
 }
 
 TEST(RecentChanges, WhereThereAreTooManyNoneIsMissed) {

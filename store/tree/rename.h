@@ -26,7 +26,7 @@ struct Rename {
   bool was_lost = false;               // the source lost the old name to peers, which keep it
   bool others_keep_name = false;       // only one of several versions of the old name moves, the others keep it
   std::vector<ObjectPtr> looked_at{};  // to be forgotten if the rename does not happen
-  // Set by Tree::Write::rename(): objects that got a name and are not journaled yet, so that the name cannot be either.
+  // Set by Tree::Write::rename(): objects that got a name and are not journaled yet, or may have to be once more, so that the name cannot be either.
   std::vector<ObjectPtr> unsealed{};
 
   bool exchanges() const { return mode == RenameMode::kExchange; }

@@ -118,6 +118,7 @@ Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   object->in_place = in_place == InPlace::kWhole || in_place == InPlace::kPartly;
   object->patched = in_place == InPlace::kPatched;
   object->changed_in_part = in_place == InPlace::kPartly;
+  if (id.is_foreign()) object->relookup_until_ns = tree().recent_bodies_.until_ns(id);
   tree().table_.emplace(id, object);
   return object;
 }

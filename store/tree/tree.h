@@ -145,7 +145,7 @@ class Tree {
   std::unordered_map<ObjectId, ObjectPtr> table_;
   std::unordered_multimap<ObjectId, ObjectId> outdated_;  // Object::outdated of those in the table, by the object's id
   uint64_t outdated_given_ = 0;
-  RecentChanges recent_changes_;
+  RecentChanges recent_changes_, recent_bodies_;  // of all kinds; the objects that got another body
   std::deque<Lingering> lingering_;        // oldest first
   std::deque<Lingering> kept_for_rename_;  // oldest first
   LostVersions lost_;

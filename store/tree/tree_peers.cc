@@ -266,9 +266,16 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
     if (const ObjectId id = id_here(ordinal, spoken_of(record)); id.is_foreign()) look_again(id);  // not the root, which is this node's here
   for (const ObjectId replaced : batch.replaced) look_again(id_here(ordinal, replaced));
   auto& given_up = tree().given_up_by_peers_;
-  for (const Record& record : batch.batch.records)
-    if (const auto* put = std::get_if<PutRecord>(&record))
-      given_up.has_place(id_here(ordinal, put->object.id), place_here(ordinal, put->object.body.place));
+  for (const Record& record : batch.batch.records) {
+    const auto* const put = std::get_if<PutRecord>(&record);
+    if (put == nullptr) continue;
+    const ObjectId id = id_here(ordinal, put->object.id);
+    given_up.has_place(id, place_here(ordinal, put->object.body.place));
+    if (put->object.body.version == 1) continue;
+    // The kernel may have the former size for a second, and a client that maps what it can read would be killed.
+    tree().recent_bodies_.note(id, tree().parts_.clock.monotonic_ns());
+    if (const ObjectPtr object = live(id)) object->relookup_until_ns = tree().recent_bodies_.until_ns(id);
+  }
   given_up.drop_read(is_read_in(*this));
   end_leases_on_names_of(ordinal, batch.batch);
   take_lost_versions(&batch.batch);

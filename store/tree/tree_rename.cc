@@ -151,7 +151,8 @@ void Tree::Write::note_moved(Rename& rename) {
     const auto lock = moved->lock();
     moved->named_version = moved->content_version;
     if (moved == source) size_bytes = source->size_bytes;
-    if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
+    // One of several versions may lose its record in the batch under way.
+    if (moved->contended || !moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
   }
   if (source->is_regular() && !source->published && !rename.exchanges()) {
     tree().temporary_names_.renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);

@@ -41,7 +41,9 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     tree_ = nullptr;
     return status;
   };
-  const auto applying = [this](uint32_t ordinal, const Batch& batch) { tree_->keep_leased(ordinal, batch); };
+  const auto applying = [this](uint32_t ordinal, const Batch& batch) {
+    if (!catch_up_.is_due()) tree_->keep_leased(ordinal, batch);  // while this process stood still the node may have given the bytes up
+  };
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
@@ -101,6 +103,7 @@ void PeerFollower::run_claim() {
   while (!stopping_) {
     claim_wakeup_.wait_for(std::chrono::milliseconds(RunningClock::kTickNs / 1'000'000));
     if (parts_.running != nullptr) parts_.running->tick();
+    if (catch_up_.is_due()) catch_up_.read([] {});  // until that has ended no evicted name is leased
     catch_up_.tick();
     const bool lost = parts_.fence != nullptr && parts_.fence->is_lost();
     if (!stopping_ && !lost) peers_->step_claim_if_late();

@@ -17,6 +17,7 @@
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit_queue.h"
 #include "store/memory/pool.h"
+#include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/tree/tree.h"
 #include "store/writeback/relocator.h"
@@ -32,6 +33,7 @@ class BulkLane {
   struct Parts {
     DirtyQueue& dirty;
     Tree& tree;
+    const BodyChanges& changes;
     AccessTracker& accesses;
     Sealer& sealer;
     Spiller& spiller;
@@ -84,6 +86,7 @@ class BulkLane {
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose(bool force, Sealer::Promise promise, Remaining& remaining);
+  void journal_again(const Tree::View& tree);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies(bool for_room);
 
   const Parts parts_;

@@ -169,6 +169,48 @@ TEST_F(LanesTest, ACallWaitsForTheSealOfTheOtherLaneAndForWhatWasWrittenSince) {
   EXPECT_TRUE(holds(body, bytes_of(6000, 2)));
 }
 
+// A batch with a newer version of its name takes its record, though it was renamed since that batch was made.
+TEST_F(LanesTest, ACallWaitsUntilWhatLostItsRecordMeanwhileIsJournaledAgain) {
+  const ObjectPtr older = write_new("x.tmp", 5000, 1), newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
+  older->add_handle();  // a reader, so that the table keeps it
+  run();
+  ASSERT_TRUE(is_journaled(older));
+  older->writer_thread = 7;
+  newer->writer_thread = 8;
+  {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit(kRootId, "x.tmp");
+    ASSERT_TRUE(state);
+    names.add_version(*state, kRootId, "x.tmp", older, newer);
+  }
+  write_at(newer, 0, bytes_of(5000, 2));
+  Answer answer;
+  int batches = 0;
+  index.on_apply = [&] {
+    if (batches++ > 0) return;
+    Rename asked{kRootId, "x.tmp", kRootId, "x", RenameMode::kReplace, older->writer_thread};
+    {
+      Tree::Write names = tree.write();
+      ASSERT_TRUE(names.resolve_rename(asked));
+      ASSERT_EQ(asked.source, older);
+      ASSERT_TRUE(names.rename(asked));
+    }
+    urgent.make_all_durable(std::move(asked.unsealed), /*sync=*/false, into(answer));
+    EXPECT_TRUE(urgent.step());
+  };
+  ASSERT_TRUE(bulk.step(false));
+  EXPECT_TRUE(committer->step());
+  ASSERT_EQ(named_in_index("x.tmp"), newer->id);
+  EXPECT_EQ(answer.count, 0);
+  for (int round = 0; round < 10 && answer.count == 0; ++round) {
+    committer->step();
+    if (answer.count == 0) urgent.step();
+  }
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(named_in_index("x"), older->id);
+  EXPECT_TRUE(holds(older, bytes_of(5000, 1)));
+}
+
 TEST_F(LanesTest, SeveralAreAnsweredTogetherAndWithTheFirstError) {
   const ObjectPtr good = write_new("a", 5000), bad = write_new("b", 5000);
   {

@@ -67,8 +67,10 @@ void UrgentLane::make_all_durable(std::vector<ObjectPtr> objects, bool sync, Sta
 
 bool UrgentLane::is_journaled(const UrgentItem& item) {
   if (!item.object) return true;
-  const auto lock = item.object->lock();
-  return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
+  const Object& object = *item.object;
+  const auto lock = object.lock();
+  const bool lost_its_record = !object.durable && object.content_dirty();  // to a newer version of its name: it is written anew
+  return object.nlink == 0 || (object.sealed_version >= item.content_version && !lost_its_record);
 }
 
 // The object is locked.

@@ -18,6 +18,7 @@ import kvc_native
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
 from kvc_mount import Mount, MountFailed, make_temp_dir, order, remove_temp_dir, run_command, wait_until
+from kvc_process import in_process
 
 pytestmark = pytest.mark.needs_daemon
 SIZES = {"inline": 100, "packed": 300 * KIB, "solo": 6 * MIB}
@@ -493,6 +494,36 @@ def test_an_open_file_has_its_size_also_while_a_change_of_its_node_is_taken_in(n
                 thread.join()
             assert not others
             assert_bytes(held.read(), content)
+
+
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_what_was_read_of_a_file_that_grew_a_moment_ago_can_be_mapped(new_mount, passthrough):
+    """Nobody asks for its size: the kernel has the one that it was told before."""
+    a = new_mount({"node": "a"})
+    b = new_mount({"node": "b", "passthrough": passthrough, "peer_poll_ms": 20}, volume=a.volume)
+    there, here = os.path.join(a.path, "file"), os.path.join(b.path, "file")
+    store(a, "file", payload(0, 64 * KIB))
+    publish(a, b)
+
+    def run():
+        for number in range(1, 9):
+            content = payload(number, (number + 1) * 64 * KIB)
+            with open(there, "r+b", buffering=0) as writer:
+                writer.write(content)
+                os.fsync(writer.fileno())
+            end = time.monotonic() + SOON
+            read = b""
+            while len(read) < len(content):
+                assert time.monotonic() < end
+                reader = os.open(here, os.O_RDONLY)
+                read = os.pread(reader, MIB, 0)
+                mapping = kvc_native.Mapping(reader, len(read), shared=True, writable=False)
+                assert_bytes(mapping.read(), read)
+                mapping.close()
+                os.close(reader)
+            assert_bytes(read, content)
+
+    in_process(run)  # a page that is gone is a SIGBUS
 
 
 def test_who_has_a_raw_file_open_sees_what_its_node_changes(new_mount):

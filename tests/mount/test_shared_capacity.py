@@ -87,12 +87,16 @@ def sees(mount, node, *states):
     return any(peer["node"] == node and peer["state"] in states for peer in mount.status()["peers"])
 
 
-@pytest.fixture
-def nodes(new_mount):
-    a = new_mount({**OPTIONS, "node": "a"})
-    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+def two_nodes(new_mount, options):
+    a = new_mount({**options, "node": "a"})
+    b = new_mount({**options, "node": "b"}, volume=a.volume)
     wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
     return a, b
+
+
+@pytest.fixture
+def nodes(new_mount):
+    return two_nodes(new_mount, OPTIONS)
 
 
 def test_four_writers_on_two_nodes_store_ten_times_the_capacity(nodes):
@@ -510,9 +514,10 @@ def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
     assert not failed, failed
 
 
-def test_what_the_others_evicted_while_a_node_stood_still_is_absent_there(nodes):
+@pytest.mark.parametrize("lease_ms", [0, 500])
+def test_what_the_others_evicted_while_a_node_stood_still_is_absent_there(new_mount, lease_ms):
     """Also for calls that came meanwhile, which are answered first when it goes on."""
-    a, b = nodes
+    a, b = two_nodes(new_mount, {**OPTIONS, "lease_ms": lease_ms})
     stored = CAPACITY // 2 // CHUNK
     store(a, 0, stored)
     a.drain()

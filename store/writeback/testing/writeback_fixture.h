@@ -104,7 +104,7 @@ class WritebackFixture : public CommitFixture {
   VolumeRefusals refusals{clock, space};
   Spiller spiller{{dirty, tree, changes, extents, pool, refusals, health, counters}};
   Relocator relocator{{extents, unmarked, tree, quarantine, changes, space, clock}};
-  BulkLane bulk{{dirty, tree, accesses, sealer, spiller, relocator, queue, refusals, pool, cache, health, options, clock, false}};
+  BulkLane bulk{{dirty, tree, changes, accesses, sealer, spiller, relocator, queue, refusals, pool, cache, health, options, clock, false}};
   UrgentLane urgent{{sealer, relocator, extents, queue, refusals, health}};
   PackTarget target;  // of calls of the sealer without a lane
 };
