@@ -108,7 +108,8 @@ int64_t Peers::round() {
 void Peers::look(bool thorough, int64_t now_ns) {
   thorough |= look_soon_.exchange(false);
   if (!thorough && looked_ns_ && now_ns - *looked_ns_ < look_every_ns_) return;
-  discovery_->look(thorough ? Discovery::Listing::kAll : Discovery::Listing::kWhereDue);
+  using Listing = Discovery::Listing;
+  discovery_->look(thorough ? Listing::kAll : quiet_ && look_every_ns_ == kSeldomLookNs ? Listing::kSeldom : Listing::kWhereDue);
   looked_ns_ = now_ns;
   note_problem("nodes", discovery_->problem().empty() ? Status() : fail(Code::kIo, discovery_->problem()));
 }
