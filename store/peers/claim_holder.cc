@@ -11,7 +11,8 @@ namespace {
 
 constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside other nodes, however much is wished
 constexpr int64_t kLookPauseNs = 100'000'000;  // the same while a call waits and others have to give something up
-constexpr int64_t kAloneToldNs = 2'000'000'000;  // how often a lone node writes HEAD on a network volume; shorter than a taker-over watches HEAD
+constexpr int64_t kSeldomToldNs = 1'500'000'000;  // at every second step, so every 2 s: shorter than a taker-over watches HEAD, and than a HEAD may stand
+constexpr uint64_t kPlentyPart = 8;  // of the capacity
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {
@@ -81,19 +82,19 @@ Status ClaimHolder::raise(const OwnFigures& own, const ClaimPlan& plan) {
   return all_read ? taken_back : all_read;
 }
 
-Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now) {
+Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now, bool is_quiet) {
   if (!begun_) return begin();
   peers_.take_in(nodes);
-  return step(tell_now);
+  return step(tell_now, is_quiet);
 }
 
 Status ClaimHolder::step_unseen() {
   if (!begun_) return {};
   waits_ = true;
-  return step(/*tell_now=*/true);
+  return step(/*tell_now=*/true, /*is_quiet=*/false);
 }
 
-Status ClaimHolder::step(bool tell_now) {
+Status ClaimHolder::step(bool tell_now, bool is_quiet) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t before = claim_bytes_;
   stepped_ns_ = now_ns;
@@ -114,10 +115,12 @@ Status ClaimHolder::step(bool tell_now) {
   parts_.user.follow(plan, alone);
   tries_again_ = plan.target_bytes > claim_bytes_;
   waits_ = own.waits && !alone && plan.wish_bytes > claim_bytes_;
+  has_plenty_ = !plan.is_short && !plan.others_lack && plan.unclaimed_bytes >= plan.capacity_bytes / kPlentyPart;
   if (tries_again_ && now_ns >= try_again_ns_) return raise(own, plan);
   // On a network volume another machine may ask whether this node lives; on a local one its lock tells.
   const bool tells = !alone || parts_.volume.features().network;
-  const bool due = (tells && (tell_now || !told_ns_ || now_ns - *told_ns_ >= (alone ? kAloneToldNs : kSecondNs))) || !told_boot_ns_;
+  const bool seldom = alone || (is_quiet && has_plenty_ && parts_.volume.features().network);
+  const bool due = (tells && (tell_now || !told_ns_ || now_ns - *told_ns_ >= (seldom ? kSeldomToldNs : kSecondNs))) || !told_boot_ns_;
   return due || claim_bytes_ != before || own.capacity_bytes != told_capacity_bytes_ ? tell(own, claim_bytes_, plan.wish_bytes) : Status();
 }
 

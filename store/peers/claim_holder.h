@@ -67,7 +67,8 @@ class ClaimHolder {
   // Call before this life of the node writes anything that it can put off. Claims what is used, and some ahead as far as room is left.
   Status begin();
   // Does what is due by what is known of the others. Call every second, and when due_ns() says so. Returns the error that kept it from that.
-  Status step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now);
+  // `is_quiet`: no client has asked for anything for a minute. Then HEAD moves at every second step only, on a network volume with plenty of room.
+  Status step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now, bool is_quiet = false);
   // The same where nobody had time to look at the others: reads their HEADs itself, and goes by the last known state of who lives.
   Status step_unseen();
   // When the next step() is due. `wants_room`: more room is wanted than at the last step.
@@ -76,9 +77,11 @@ class ClaimHolder {
   Status end();
 
   uint64_t claim_bytes() const { return claim_bytes_; }
+  // At the last step no node lacked room, and plenty was unclaimed: nobody waits for what another node claims or gives up.
+  bool has_plenty() const { return has_plenty_; }
 
  private:
-  Status step(bool tell_now);
+  Status step(bool tell_now, bool is_quiet);
   Status raise(const OwnFigures& own, const ClaimPlan& plan);
   Status tell(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
   bool has_lapsed(int64_t boot_ns) const;
@@ -89,6 +92,7 @@ class ClaimHolder {
   bool begun_ = false;
   bool waits_ = false;        // a call waited at the last step, and others had to give something up for it
   bool tries_again_ = false;  // at the last step the claim was less than it should be
+  bool has_plenty_ = false;
   std::optional<int64_t> told_ns_, stepped_ns_;
   std::optional<int64_t> told_boot_ns_;  // time just before the last successful write of HEAD
   uint64_t told_capacity_bytes_ = 0;

@@ -54,6 +54,7 @@ class Discovery {
 
   enum class Listing : uint8_t {
     kWhereDue,  // directories that may have changed, now and then
+    kSeldom,    // the same, and which nodes there are every fourth second only
     kAll,       // everything: finds all that was there before the call
   };
   // Reads each HEAD, and directories. Call about every second.

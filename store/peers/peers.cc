@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,6 +26,8 @@ constexpr int64_t kSecondNs = Peers::kSecondNs;
 constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node without a HEAD may still
 constexpr int64_t kQuietPollNs = 2 * kSecondNs;     // no client here would see the result; a client that comes waits for a round, a second at most
 constexpr int64_t kQuietNs = 60 * kSecondNs;
+constexpr int64_t kIdleNs = 5 * kSecondNs;          // after so long without a request the other nodes are looked at seldom
+constexpr int64_t kSeldomLookNs = 2 * kSecondNs;
 constexpr int64_t kWritesNs = 10 * kSecondNs;       // ... but a peer that is nearly full and has written within this time waits to hear how far this node is
 constexpr int64_t kReadNs = kSecondNs / 200;        // each poll reads a tail: at most 200 a second
 constexpr int64_t kFollowedNs = 60 * kSecondNs;     // followed for so long after a load, so the load was worth its cost
@@ -36,6 +39,16 @@ constexpr int64_t kAnswersNs = Peers::kSecondNs / 4;  // HEAD, ACKS and listings
 // As eviction does, for which writers may wait. A replacement gives a place up as well, but nothing waits for that.
 bool gives_a_place_up(const Record& record) {
   return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<MoveRecord>(record);
+}
+
+// The HEAD of each node that is not absent had moved at the last look. One that stands is looked at each second.
+bool all_moved(const std::map<std::string, Discovery::Node>& nodes, int64_t looked_ns) {
+  using Presence = Discovery::Presence;
+  return std::ranges::all_of(nodes, [looked_ns](const auto& each) {
+    const Discovery::Node& node = each.second;
+    if (node.ordinal == 0 || node.presence == Presence::kAbsent) return true;
+    return node.presence == Presence::kLive && node.stands_since_ns && *node.stands_since_ns >= looked_ns;
+  });
 }
 
 }  // namespace
@@ -94,8 +107,9 @@ int64_t Peers::round() {
 
 void Peers::look(bool thorough, int64_t now_ns) {
   thorough |= look_soon_.exchange(false);
-  if (!thorough && looked_ns_ && now_ns - *looked_ns_ < kSecondNs) return;
-  discovery_->look(thorough ? Discovery::Listing::kAll : Discovery::Listing::kWhereDue);
+  if (!thorough && looked_ns_ && now_ns - *looked_ns_ < look_every_ns_) return;
+  using Listing = Discovery::Listing;
+  discovery_->look(thorough ? Listing::kAll : quiet_ && look_every_ns_ == kSeldomLookNs ? Listing::kSeldom : Listing::kWhereDue);
   looked_ns_ = now_ns;
   note_problem("nodes", discovery_->problem().empty() ? Status() : fail(Code::kIo, discovery_->problem()));
 }
@@ -372,6 +386,12 @@ void Peers::note_requests(int64_t now_ns) {
   const uint64_t requests = parts_.requests();
   if (std::exchange(requests_, requests) != requests || !asked_for_ns_) asked_for_ns_ = now_ns;
   quiet_ = now_ns - *asked_for_ns_ >= kQuietNs;
+  // On a network volume each look at a node is a call to the server.
+  look_every_ns_ = kSecondNs;
+  const bool idle = now_ns - *asked_for_ns_ >= kIdleNs && parts_.volume->features().network;
+  if (!idle || !looked_ns_ || !all_moved(discovery_->nodes(), *looked_ns_)) return;
+  const std::lock_guard lock(claim_mutex_);
+  if (!claims_ || claims_->has_plenty()) look_every_ns_ = kSeldomLookNs;
 }
 
 int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
@@ -391,8 +411,8 @@ int64_t Peers::due_ns(const Peer& peer) const {
 }
 
 int64_t Peers::next_round_ns() const {
-  const auto after = [](const std::optional<int64_t>& last_ns) { return last_ns ? *last_ns + kSecondNs : INT64_MIN; };
-  int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
+  const auto after = [](const std::optional<int64_t>& last_ns, int64_t every_ns) { return last_ns ? *last_ns + every_ns : INT64_MIN; };
+  int64_t next_ns = std::min(after(looked_ns_, look_every_ns_), after(head_ns_, kSecondNs));
   if (claims_) next_ns = std::min(next_ns, claim_due_ns());
   if (acks_soon_ && acks_ns_) next_ns = std::min(next_ns, *acks_ns_ + kAcksSoonNs);
   // During a load only polls count: other peers are loaded after it.

@@ -173,7 +173,7 @@ class Peers {
   Peer* loading_ = nullptr;
   uint64_t requests_ = 0;
   bool quiet_ = false, removed_unknown_ = false;  // no requests for a minute; the directories of unknown nodes were removed
-  int64_t meanwhile_ns_ = 0, refreshed_since_ns_ = 0;  // during a load: when the rest is due; when the last waiting refresh was asked for
+  int64_t look_every_ns_ = kSecondNs, meanwhile_ns_ = 0, refreshed_since_ns_ = 0;  // look()'s pace; during a load: when the rest is due; when the last waiting refresh was asked for
   std::vector<Refreshed> refreshes_;    // rounds are thorough while there are any
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};

@@ -33,7 +33,7 @@ void Peers::step_claim(int64_t now_ns) {
     return;
   }
   if (due) head_ns_ = now_ns;
-  note_problem("claim", claims_->step(discovery_->nodes(), soon));
+  note_problem("claim", claims_->step(discovery_->nodes(), soon, quiet_));
   claim_stepped_ns_ = parts_.clock.monotonic_ns();
 }
 

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/journal/memory_volume.h"
 #include "store/writeback/testing/writeback_fixture.h"
 
 namespace kvcachefs {
@@ -283,6 +284,38 @@ TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   EXPECT_EQ(seconds_until_gone(/*stores=*/false), 5);
   EXPECT_EQ(seconds_until_gone(/*stores=*/true), 1);
   space.release(4096);
+}
+
+TEST_F(KeeperTest, TheFreeSpaceOfANetworkVolumeIsAskedForOnceInTenSecondsWhileNothingIsStored) {
+  struct Remote final : MemoryVolume {
+    int asked = 0;
+    Result<SpaceInfo> space() override {
+      ++asked;
+      return SpaceInfo{.total_bytes = kGiB, .available_bytes = kGiB};
+    }
+  } remote;
+  remote.set_network(true);
+  ASSERT_TRUE(remote.make_directories("nodes/test/1"));
+  begin();
+  VolumeWatch there(VolumeWatch::Parts{remote, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options, clock,
+                                       [](const SpaceInfo&) { return OptionDefaults{}; }, false, false, true},
+                    *remote.space());
+  const auto asked_in = [&](int seconds) {
+    const int before = remote.asked;
+    for (; seconds > 0; --seconds) {
+      clock.advance_ns(1'000'000'000);
+      if (seconds % 5 == 0) there.refill_reserve();
+      there.measure_when_due(clock.monotonic_ns());
+    }
+    return remote.asked - before;
+  };
+  asked_in(20);
+  const uint64_t held = reserve.held_bytes();
+  EXPECT_GT(held, 0u);
+  EXPECT_EQ(asked_in(40), 4);
+  ASSERT_TRUE(reserve.give(kBlockBytes));
+  EXPECT_EQ(asked_in(10), 2) << "the reserve is filled again";
+  EXPECT_EQ(reserve.held_bytes(), held);
 }
 
 // Another file has taken its name: everything appended would go into a file that cannot be found again.

@@ -34,13 +34,13 @@ void VolumeWatch::trim_reserve() {
 
 void VolumeWatch::refill_reserve() {
   if (!parts_.keeps_reserve) return;
-  auto backing = parts_.volume.space();
-  if (!backing) return;
-  const uint64_t bytes = reserve_bytes(*backing);
+  const uint64_t bytes = reserve_bytes(seen_);
   keep_reserve_within(bytes);
   const uint64_t held = parts_.reserve.held_bytes();
   const uint64_t lacks = bytes - std::min(bytes, held);
-  if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the reserve counts against the capacity
+  if (lacks == 0) return;
+  const auto backing = parts_.volume.space();
+  if (!backing || !parts_.space.try_reserve(lacks)) return;  // the reserve counts against the capacity
   if (Status refilled = parts_.reserve.refill(bytes, backing->available_bytes); !refilled)
     log::warn("room for the journal could not be kept: {}", refilled.error().message);
   parts_.checkpointer.measure_overhead();
@@ -48,10 +48,12 @@ void VolumeWatch::refill_reserve() {
 }
 
 void VolumeWatch::measure_when_due(int64_t now_ns) {
-  constexpr int64_t kUnusedNs = 5'000'000'000;
+  constexpr int64_t kUnusedNs = 5'000'000'000, kLongUnusedNs = 10'000'000'000;
   const uint64_t used_bytes = parts_.space.physical_bytes() + parts_.space.reserved_bytes();
   const bool is_used = std::exchange(used_bytes_, used_bytes) != used_bytes || parts_.refusals.is_failing() || parts_.refusals.is_gone();
-  if (parts_.volume.features().network && !is_used && measured_ns_ && now_ns - *measured_ns_ < kUnusedNs) return;
+  const bool waits = parts_.volume.features().network && !is_used && measured_ns_;
+  if (waits && now_ns - *measured_ns_ < (was_unused_ ? kLongUnusedNs : kUnusedNs)) return;
+  was_unused_ = waits;
   measured_ns_ = now_ns;
   measure();
 }

@@ -53,8 +53,8 @@ class VolumeWatch {
 
   // Limits what is accepted to the space that is free now.
   void measure();
-  // As measure(); call it each second. On a network file system, where it asks the server, it measures only every fifth time while nothing
-  // is stored or refused.
+  // As measure(); call it each second. On a network file system, where it asks the server, it measures only after 5 s, then every 10 s, while
+  // nothing is stored or refused.
   void measure_when_due(int64_t now_ns);
   // As measure(), with all raw files and the size of journals, checkpoint and index.
   void measure_all();
@@ -76,6 +76,7 @@ class VolumeWatch {
   const Parts parts_;
   KeptVolumeFile file_;
   SpaceInfo seen_;  // when it was last measured
+  bool was_unused_ = false;  // nothing was stored or refused between the last two measurements
   uint64_t used_bytes_ = 0;
   std::optional<int64_t> measured_ns_;
   Backoff spares_pause_{1'000'000'000, 60'000'000'000};
