@@ -275,6 +275,16 @@ TEST_F(EvictionTest, WhatAnotherNodeReadsIsNoRoom) {
   EXPECT_LT(there(), before);
 }
 
+// Files that were removed or replaced while clients have them open.
+TEST_F(EvictionTest, WhatIsStillReadHereIsNoRoomEither) {
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.evict_ahead());
+  const size_t before = there();
+  eviction.note_reclaimed({.needed_bytes = 4 * kBody}, /*read_by_peers_bytes=*/0);
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_LT(there(), before);
+}
+
 TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
   EXPECT_TRUE(eviction.go_on_filling());
   const ObjectPtr body = object(ids[0]);
