@@ -305,6 +305,17 @@ TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
   }
   body->locked = true;
   EXPECT_EQ(told(), "locked");
+  body->locked = false;
+  {
+    const auto lock = body->lock();
+    body->write_error = FailedWrite{Error{Code::kNoSpace, 0, "full"}, 0, kBody};
+  }
+  EXPECT_EQ(told(), "not settled");
+  {
+    const auto lock = body->lock();
+    body->write_error->undone = true;
+  }
+  EXPECT_EQ(told(), "nothing") << "it is whole again";
 }
 
 }  // namespace eviction_test
