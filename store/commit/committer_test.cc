@@ -282,6 +282,33 @@ TEST_F(CommitterTest, AVersionThatIsRenamedWhileTheBatchOfANewerOneIsWrittenStay
   EXPECT_EQ(space.reserved_bytes(), 0u);
 }
 
+// Until then its eviction would bring back what it replaced; from then on nothing keeps it, though its bytes stay in RAM.
+TEST_F(CommitterTest, WhatReplacedAnotherCountsSoUntilThatIsJournaled) {
+  put("a");
+  const ObjectPtr sealed = make("tmp");
+  sealed->add_handle();  // a reader, so that the table keeps it
+  write(sealed, 5000);
+  queue.add(request_of(sealed));
+  EXPECT_TRUE(committer->step());
+  rename("tmp", "a");
+  EXPECT_TRUE(sealed->replaces);
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  ASSERT_EQ(named_in_index("a"), sealed->id);
+  EXPECT_FALSE(sealed->replaces);
+  const ObjectPtr dirty_one = make("tmp");
+  write(dirty_one, 5000);
+  rename("tmp", "a");
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  ASSERT_EQ(named_in_index("a"), sealed->id) << "the other has no body yet";
+  EXPECT_TRUE(dirty_one->replaces);
+  queue.add(request_of(dirty_one));
+  EXPECT_TRUE(committer->step());
+  ASSERT_EQ(named_in_index("a"), dirty_one->id);
+  EXPECT_FALSE(dirty_one->replaces);
+}
+
 TEST_F(CommitterTest, WhatWasRenamedAndWrittenSinceIsNotNamedByItsOlderBody) {
   const ObjectPtr body = make("tmp");
   write(body, 5000);

@@ -58,9 +58,17 @@ void Settler::settle(Commit& commit, std::span<const FreedPlace> freed) {
   }
   for (ObjectId id : commit.dropped) tree.note_gone(id);
   for (const ObjectPtr& object : touched) {
+    end_replacing(tree, object);
     tree.forget_if_idle(object);
     breathe();
   }
+}
+
+// What it replaced went from the journal with the names that this batch settled.
+void Settler::end_replacing(const Tree::View& tree, const ObjectPtr& object) {
+  if (!object->is_regular() || tree.names().mentions(object->id)) return;
+  const auto lock = object->lock();
+  object->replaces = false;
 }
 
 // Caller holds the object's lock.

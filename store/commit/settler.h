@@ -47,6 +47,7 @@ class Settler {
 
  private:
   void count(const Commit& commit, std::span<const FreedPlace> freed);
+  static void end_replacing(const Tree::View& tree, const ObjectPtr& object);
   void note_unmarked(const Object& object);
   void settle_raw(Object& object, const Place& unjournaled);
   void settle_body(Tree::Write& tree, SealedBody& sealed);

@@ -83,7 +83,7 @@ class Object {
   bool may_be_frozen = false;  // its blocks may be of a memory file that was passed through
   std::atomic<ObjectId> outdated{};  // valid: its node, a peer, gave the object another body since. The Tree has this one by this id while it is used
   bool goes_when_loaded = false;  // removed while reads of it were under way: leaves the table with the last of them
-  bool replaces = false;          // a rename put it in the place of another object, which goes once this one is sealed
+  bool replaces = false;          // a rename put it in the place of another object, which goes once that is journaled
   bool replaced_checked = false;  // it could not share the place of the object that it replaced: write it
   int64_t last_write_ns = 0;      // monotonic
   FilePtr raw;                    // set for raw bodies

@@ -163,6 +163,19 @@ TEST(Claims, ANodeAboveItsShareGivesWhatItEvictsToThoseBelow) {
   EXPECT_EQ(plan(writer, 50 * kMiB, {poor}).target_bytes, 50 * kMiB) << "what the others have is older";
 }
 
+TEST(Claims, WhatIsGatheredForACallIsNotGivenToThoseBelowTheirShare) {
+  OwnFigures caller = own(20 * kMiB);
+  caller.evicts = caller.waits = true;
+  PeerFigures poor = peer(12 * kMiB);
+  poor.wish_bytes = 24 * kMiB;
+  caller.lacking_bytes = kMiB;
+  EXPECT_GE(plan(caller, 48 * kMiB, {poor}).target_bytes, 48 * kMiB);
+  caller.lacking_bytes = 0;
+  const ClaimPlan gives = plan(caller, 48 * kMiB, {poor});
+  EXPECT_LT(gives.target_bytes, 48 * kMiB);
+  EXPECT_GE(gives.target_bytes, gives.wish_bytes) << "what it has beyond that";
+}
+
 TEST(Claims, WhatIsOldestOfAllGoes) {
   OwnFigures writer = own(20 * kMiB);
   writer.waits = true;  // it wishes for 8 MiB more

@@ -2,6 +2,7 @@
 #include "store/tree/tree.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -411,6 +412,45 @@ TEST_F(TreeTest, AVersionThatNobodyRenamesIsSwept) {
   EXPECT_EQ(found("a.tmp"), kOther);
   tree.write().sweep_versions(false);
   EXPECT_FALSE(tree.has_versions());
+}
+
+TEST_F(TreeTest, WhereRoomIsWantedAVersionThatIsNotAboutToBeRenamedIsSwept) {
+  const auto lives = static_cast<uint32_t>(getpid()), lives_too = static_cast<uint32_t>(getppid());
+  const auto two_versions = [&](uint32_t first_by, uint32_t second_by) {
+    const ObjectPtr first = make(kBody, "a.tmp", S_IFREG | 0644, first_by);
+    first->last_write_ns = clock.monotonic_ns();
+    space.reserve(4096);
+    first->reserved_bytes = 4096;
+    another_version(first, kOther, "a.tmp", second_by);
+    return first;
+  };
+  const auto next = [&] {
+    ASSERT_TRUE(tree.write().unlink(kRootId, "a.tmp", kThread));
+    ASSERT_FALSE(in_ram(kBody) || in_ram(kOther));
+  };
+  // Its writer may be about to rename it.
+  const ObjectPtr first = two_versions(lives, lives_too);
+  EXPECT_TRUE(tree.write().sweep_versions(false, /*room_is_wanted=*/true));
+  EXPECT_TRUE(in_ram(kBody));
+  clock.advance_ns(10 * kSecondNs);
+  EXPECT_FALSE(tree.write().sweep_versions(false)) << "no room is wanted";
+  EXPECT_TRUE(in_ram(kBody));
+  first->handles = 1;
+  EXPECT_FALSE(tree.write().sweep_versions(false, true)) << "nobody knows when it will be closed";
+  EXPECT_TRUE(in_ram(kBody));
+  first->handles = 0;
+  EXPECT_FALSE(tree.write().sweep_versions(false, true)) << "no others are left";
+  EXPECT_FALSE(in_ram(kBody));
+  EXPECT_EQ(found("a.tmp"), kOther);
+  EXPECT_EQ(space.reserved_bytes(), 0u);
+  next();
+  two_versions(lives, lives);
+  EXPECT_FALSE(tree.write().sweep_versions(false, true));
+  EXPECT_FALSE(in_ram(kBody)) << "its writer wrote another one";
+  next();
+  two_versions(kThread, lives);
+  EXPECT_FALSE(tree.write().sweep_versions(false, true));
+  EXPECT_FALSE(in_ram(kBody)) << "its writer has ended";
 }
 
 TEST_F(TreeTest, WhatWasReplacedLingersForASecond) {

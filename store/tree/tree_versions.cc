@@ -1,5 +1,6 @@
 // Several writers of one temporary name: each has its own version, and a rename moves the caller's.
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -33,6 +34,22 @@ bool is_open_temporary(const Tree::View& tree, ObjectId id) {
   if (!object || !object->temporary) return false;
   const auto lock = object->lock();
   return object->write_handles > 0;
+}
+
+// The older versions of which the thread has finished a newer one: it will not rename them any more.
+std::vector<ObjectId> written_again(const Tree::View& tree, const NameState& state) {
+  std::vector<ObjectId> found;
+  std::vector<uint32_t> threads;  // that have finished one
+  const auto look = [&](ObjectId id) {
+    const ObjectPtr object = tree.live(id);
+    if (!object || object->writer_thread == 0) return;
+    if (std::ranges::find(threads, object->writer_thread) != threads.end()) found.push_back(id);
+    const auto lock = object->lock();
+    if (object->finished()) threads.push_back(object->writer_thread);
+  };
+  look(state.child);
+  for (auto id = state.older_versions.rbegin(); id != state.older_versions.rend(); ++id) look(*id);
+  return found;
 }
 
 }  // namespace
@@ -257,11 +274,13 @@ void Tree::Write::settle(const DirtyName& name, ObjectId durable) {
 
 // Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
 // and a newest version that was never opened. `all`: at the end of the mount, also those written a moment ago; but not beside a
-// newer one that is not finished, for then the name means one of them.
-void Tree::Write::sweep_versions(bool all) {
+// newer one that is not finished, for then the name means one of them. `room_is_wanted`: those that are not about to be renamed go as well,
+// for they keep room and cannot be evicted.
+bool Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
   take_lost_versions(nullptr, all);
   std::vector<std::pair<DirtyName, ObjectId>> dropped;
-  bool some_left = false;
+  std::vector<ObjectId> not_renamed;  // by the threads that wrote them
+  bool some_left = false, some_go_soon = false;
   const int64_t now = tree().parts_.clock.monotonic_ns();
   names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
     if (state.taken_later.valid()) {
@@ -282,12 +301,18 @@ void Tree::Write::sweep_versions(bool all) {
     }
     const ObjectId kept = version_to_keep(state);
     const bool now_or_never = all && kept == state.child;
+    if (room_is_wanted) std::ranges::copy(written_again(*this, state), std::back_inserter(not_renamed));
     std::erase_if(state.older_versions, [&](ObjectId id) {
       if (id == kept) return false;
       ObjectPtr object = live(id);
       if (!object) return true;
+      const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && has_ended(object->writer_thread));
       const auto object_lock = object->lock();
-      if (object->handles > 0 || (!now_or_never && now - object->last_write_ns < kVersionLeftNs)) return false;
+      if (object->handles > 0) return false;
+      if (!is_left && now - object->last_write_ns < (room_is_wanted ? kAboutToRenameNs : kVersionLeftNs)) {
+        some_go_soon |= object->holds_room() || object->reserved_bytes > 0;
+        return false;
+      }
       dropped.emplace_back(name, id);
       return true;
     });
@@ -297,10 +322,12 @@ void Tree::Write::sweep_versions(bool all) {
   tree().has_versions_ = some_left || !tree().lost_.empty();
   for (auto& [name, id] : dropped) {
     if (tree().adopted_.contains(name.parent)) tree().adopted_lost_names_ = true;
-    if (const ObjectPtr object = live(id)) lose_name(object, name.parent, name.key.name, !all);
+    const bool may_be_renamed = !all && std::ranges::find(not_renamed, id) == not_renamed.end();
+    if (const ObjectPtr object = live(id)) lose_name(object, name.parent, name.key.name, may_be_renamed);
     names().put_back_pending(name);
   }
   if (!dropped.empty()) tree().parts_.dirty.wake();
+  return room_is_wanted && some_go_soon;
 }
 
 }  // namespace kvcachefs

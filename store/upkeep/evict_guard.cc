@@ -37,7 +37,7 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps_object(const Tree::View&, cons
   if (!object->durable) return Kept{kForNow, "not settled"};
   if (object->handles > 0) return Kept{kForNow, "open"};
   if (object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 || object->awaiting_open ||
-      object->replaces || object->spill || object->write_error)
+      object->replaces || object->spill || object->lacks_a_write())
     return Kept{kForNow, "not settled"};
   if (!object->loading.empty() || !object->wanted.empty()) return Kept{kForNow, "being read"};
   if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return Kept{kForLong, "empty"};  // its removal would give nothing back

@@ -69,21 +69,21 @@ uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
   return room_wanted_bytes - std::min(room, room_wanted_bytes);
 }
 
-// Dead space counts as free, because it comes back; except space that another node reads, while it has it open, and space in packs that are
-// not worth emptying yet.
+// Dead space counts as free, because it comes back; except space that clients of this node or another still read, and space in packs that
+// are not worth emptying yet.
 uint64_t Eviction::free_soon_bytes() const {
   const uint64_t free = parts_.space.own_free_bytes();
-  return free - std::min(free, read_by_peers_bytes_ + unpunched_bytes_);
+  return free - std::min(free, read_bytes_ + unpunched_bytes_);
 }
 
 void Eviction::note_unpunched(uint64_t bytes) {
   unpunched_bytes_ = bytes;
-  parts_.space.set_dead_that_stays(read_by_peers_bytes_ + unpunched_bytes_);
+  parts_.space.set_dead_that_stays(read_bytes_ + unpunched_bytes_);
 }
 
 void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes) {
-  read_by_peers_bytes_ = read_by_peers_bytes;
-  parts_.space.set_dead_that_stays(read_by_peers_bytes_ + unpunched_bytes_);
+  read_bytes_ = outcome.needed_bytes + read_by_peers_bytes;
+  parts_.space.set_dead_that_stays(read_bytes_ + unpunched_bytes_);
   left_bytes_ = outcome.left_bytes;
   leaves_short_ranges_ = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
 }

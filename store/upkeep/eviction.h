@@ -76,8 +76,8 @@ class Eviction {
   // volume with several nodes, because the others wait for the space.
   uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
   uint64_t bytes_to_punch_for_room(uint64_t pressure) { return is_shared() ? UINT64_MAX : bytes_to_punch(room_wanted(pressure)); }
-  // Takes note of the dead bytes that a reclaim left, and of the ranges that it punched. `read_by_peers_bytes` are dead but do not come
-  // back while another node has them open.
+  // Takes note of the dead bytes that a reclaim left, or did not give back because they are still read, and of the ranges that it punched.
+  // `read_by_peers_bytes` are dead but do not come back while another node has them open.
   void note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes);
   // Dead bytes in ranges that are too short to be worth a call yet.
   uint64_t left_bytes() const { return left_bytes_; }
@@ -122,7 +122,7 @@ class Eviction {
   RefusedEviction refused_;
   std::atomic<bool> stopping_{false}, backing_is_short_{false};
   int64_t last_ns_ = INT64_MIN / 2;  // time of the last eviction
-  uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0, unpunched_bytes_ = 0;
+  uint64_t left_bytes_ = 0, read_bytes_ = 0, unpunched_bytes_ = 0;
   bool leaves_short_ranges_ = false;  // the ranges punched last were short
   struct {
     int64_t at_ns = 0, round_ns = 200'000'000;  // time from the choice of victims until their space is free

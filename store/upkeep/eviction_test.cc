@@ -275,6 +275,16 @@ TEST_F(EvictionTest, WhatAnotherNodeReadsIsNoRoom) {
   EXPECT_LT(there(), before);
 }
 
+// Files that were removed or replaced while clients have them open.
+TEST_F(EvictionTest, WhatIsStillReadHereIsNoRoomEither) {
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.evict_ahead());
+  const size_t before = there();
+  eviction.note_reclaimed({.needed_bytes = 4 * kBody}, /*read_by_peers_bytes=*/0);
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_LT(there(), before);
+}
+
 TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
   EXPECT_TRUE(eviction.go_on_filling());
   const ObjectPtr body = object(ids[0]);
@@ -295,6 +305,17 @@ TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
   }
   body->locked = true;
   EXPECT_EQ(told(), "locked");
+  body->locked = false;
+  {
+    const auto lock = body->lock();
+    body->write_error = FailedWrite{Error{Code::kNoSpace, 0, "full"}, 0, kBody};
+  }
+  EXPECT_EQ(told(), "not settled");
+  {
+    const auto lock = body->lock();
+    body->write_error->undone = true;
+  }
+  EXPECT_EQ(told(), "nothing") << "it is whole again";
 }
 
 }  // namespace eviction_test

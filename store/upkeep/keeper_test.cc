@@ -2,6 +2,7 @@
 #include "store/upkeep/keeper.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <optional>
@@ -64,7 +65,7 @@ class KeeperTest : public WritebackFixture {
   BackingFiles backing{{*volume, extents, tree, files, policy, accesses, unverified, counters, clock, false}};
   RequestClock request_clock{clock};
   ReadAhead ahead{{accesses, tree, loader, extents, pool, files, policy, cache, mover, backing, counters, request_clock, false}};
-  Reclaimer reclaimer{dead, extents, index, counters, clock, {[](const FreedPlace&) { return false; }, [this] { return !queue.idle(); }}, true, 0};
+  Reclaimer reclaimer{dead, extents, index, counters, clock, {[this](const FreedPlace& freed) { return tree.read().still_needed(freed); }, [this] { return !queue.idle(); }}, true, 0};
 
   const std::string index_directory = "/nowhere";
   const std::string journals = epoch_directory(identity.node, identity.epoch) + "/journal";
@@ -188,6 +189,75 @@ TEST_F(KeeperTest, ACallThatWaitsForRoomTriesAgainAfterARound) {
   EXPECT_TRUE(keeper->step(false));
   EXPECT_TRUE(tried);
   EXPECT_TRUE(was_back) << "the name was journaled, that synced, and the file removed before";
+}
+
+// For instance the file of a body that was spilled and given up.
+TEST_F(KeeperTest, ACallThatWaitsForRoomGetsWhatWorkOfOthersReleases) {
+  begin();
+  const uint64_t bytes = space.room_bytes();
+  space.reserve(bytes);
+  work.add([&] { space.release(bytes); });
+  SpaceWaiters::Turn turn;
+  uint64_t room = 0;
+  EXPECT_TRUE(space_waiters.wait(turn, [&] { room = space.room_bytes(); }));
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_GT(room, 0u);
+}
+
+// A version of a temporary name that the journal gave to another one is dead on the volume, and comes back when it cannot be renamed any more.
+TEST_F(KeeperTest, ACallWaitsForRoomThatAnAbandonedVersionKeeps) {
+  begin();
+  const auto version = [&](const ObjectPtr& object, uint32_t thread_id) {
+    object->writer_thread = thread_id;
+    object->temporary = true;
+    object->last_write_ns = clock.monotonic_ns();
+  };
+  const ObjectPtr older = put_solo("x.tmp");
+  version(older, static_cast<uint32_t>(getpid()));
+  const Place place = place_of(older);
+  auto newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
+  {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit(kRootId, "x.tmp");
+    ASSERT_TRUE(state);
+    names.add_version(*state, kRootId, "x.tmp", older, newer);
+  }
+  write_at(newer, 0, bytes_of(kPackBelow + 1, 1));
+  version(newer, static_cast<uint32_t>(getppid()));
+  run();
+  ASSERT_EQ(named_in_index("x.tmp"), newer->id);
+  ASSERT_EQ(dead.bytes(), align_up(place.length, kBlockBytes));
+  SpaceWaiters::Turn turn;
+  bool tried = false;
+  ASSERT_TRUE(space_waiters.wait(turn, [&] { tried = true; }));
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_FALSE(tried) << "its writer may be about to rename it, but not for long";
+  EXPECT_TRUE(is_on_volume(place));
+  clock.advance_ns(10'000'000'000);
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_TRUE(tried);
+  EXPECT_FALSE(is_on_volume(place));
+}
+
+TEST_F(KeeperTest, ACallDoesNotWaitForAVersionThatIsOpen) {
+  begin();
+  const ObjectPtr older = put_solo("x.tmp");
+  older->writer_thread = static_cast<uint32_t>(getpid());
+  older->last_write_ns = clock.monotonic_ns();
+  older->add_handle();
+  auto newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
+  {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit(kRootId, "x.tmp");
+    ASSERT_TRUE(state);
+    names.add_version(*state, kRootId, "x.tmp", older, newer);
+  }
+  SpaceWaiters::Turn turn;
+  bool tried = false;
+  ASSERT_TRUE(space_waiters.wait(turn, [&] { tried = true; }));
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_TRUE(tried);
+  older->drop_handle();
 }
 
 TEST_F(KeeperTest, AnIndexThatCannotBeWrittenDoesNotKeepSpace) {

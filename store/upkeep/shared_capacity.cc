@@ -55,8 +55,13 @@ OwnFigures SharedCapacity::figures(bool alone) {
   lacking_bytes_ = parts_.waiters.count() > 0 ? std::max(lacking_bytes_, lacking_bytes) : lacking_bytes;
   // The next try shows whether that was enough. Where this node evicts, space comes back all the time, which proves nothing.
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes.load(std::memory_order_relaxed);
-  if (raises_ != lacking_at_raise_ || (reclaimed != lacking_at_reclaimed_ && !own.evicts)) lacking_bytes_ = lacking_bytes;
+  const bool raised = raises_ != lacking_at_raise_, none_tried = lacking_bytes == 0 && parts_.waiters.count() > 0;
+  if (raised && none_tried && own.evicts)  // if they lacked nothing, the plan would give others what was raised for them
+    lacking_bytes_ = std::max(less_bytes(lacking_bytes_, raised_bytes_), std::min<uint64_t>(lacking_bytes_, 1));
+  else if (raised || (reclaimed != lacking_at_reclaimed_ && !own.evicts))
+    lacking_bytes_ = lacking_bytes;
   lacking_at_raise_ = raises_;
+  raised_bytes_ = 0;
   lacking_at_reclaimed_ = reclaimed;
   own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
   if (!alone) own.evictable_by_age = by_age_;
@@ -66,6 +71,7 @@ OwnFigures SharedCapacity::figures(bool alone) {
 void SharedCapacity::raise_claim(uint64_t bytes) {
   const uint64_t more_bytes = less_bytes(bytes, parts_.space.claim_bytes());
   parts_.space.set_claim(bytes);
+  raised_bytes_ += more_bytes;
   ClaimPlan plan;
   {
     std::lock_guard lock(mutex_);

@@ -81,7 +81,7 @@ class SharedCapacity final : public ClaimUser {
 
   // Of the thread of the peers:
   int64_t rated_ns_ = 0, aged_ns_ = INT64_MIN / 2, share_ns_ = INT64_MIN / 2;
-  uint64_t written_bytes_ = 0, written_per_s_ = 0, lacking_bytes_ = 0, lacking_at_raise_ = 0, lacking_at_reclaimed_ = 0;
+  uint64_t written_bytes_ = 0, written_per_s_ = 0, lacking_bytes_ = 0, raised_bytes_ = 0, lacking_at_raise_ = 0, lacking_at_reclaimed_ = 0;
   BytesByAge by_age_{};
 
   // Of the keeper's:

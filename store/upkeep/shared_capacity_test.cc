@@ -181,6 +181,31 @@ TEST_F(SharedCapacityTest, WhatACallLacksIsTheLessTheMoreCameBack) {
   EXPECT_EQ(shared_.figures(false).lacking_bytes, 4096u) << "it tried again since";
 }
 
+// Else the node would give to others what was raised for the call, before the call is tried again.
+TEST_F(SharedCapacityTest, ACallThatWasNotTriedSinceTheClaimWasRaisedIsNotToldAsLackingNothing) {
+  evictor_.configure({.on = true, .lease_ms = 0, .policy = "lru", .most_pinned_bytes = UINT64_MAX});
+  shared_.follow(plan(), false);
+  space_.set_claim(0);
+  bool is_tried = false;
+  SpaceWaiters::Turn turn;
+  ASSERT_TRUE(waiters_.wait(turn, [&] { is_tried = true; }));
+  shared_.look_for_room(false);
+  space_.note_lacking(8 * kMiB);
+  ASSERT_EQ(shared_.figures(false).lacking_bytes, 8 * kMiB);
+  shared_.raise_claim(5 * kMiB);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, 3 * kMiB);
+  shared_.raise_claim(8 * kMiB);
+  EXPECT_GT(shared_.figures(false).lacking_bytes, 0u) << "it has not got that yet";
+  space_.note_lacking(8 * kMiB + 4096);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, 4096u) << "it was tried";
+  shared_.raise_claim(9 * kMiB);
+  const auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  waiters_.end_round(*round, /*gave_back=*/true);
+  ASSERT_TRUE(is_tried);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, 0u) << "it got what it needs";
+}
+
 TEST_F(SharedCapacityTest, WhoStoresNothingSaysNothingOfTheCapacityAndWaitsForNone) {
   SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, clock_, [] {}, [] {}, /*grows=*/false}};
   EXPECT_EQ(tends.figures(false).capacity_bytes, 0u);
