@@ -379,7 +379,7 @@ TEST(StoreMemoryFilesInLittleMemory, WritersDoNotTakeWhatIsPinnedForCleanMemory)
   Handle* reader = store.open("old", {});
   std::atomic<bool> read = false;
   store->read(reader, 0, kMiB, [&](Result<ReadReply> reply) { read = reply && reply->bytes == kMiB; });
-  for (int i = 0; i < 5000 && !read; ++i) usleep(1000);  // the store is not pumped: nothing of the writers' comes back
+  for (int i = 0; i < 60'000 && !read; ++i) usleep(1000);  // the store is not pumped: nothing of the writers' comes back
   EXPECT_TRUE(read);
   store.settle();
   for (Handle* each : readers) store->release(each);
@@ -412,7 +412,7 @@ TEST(StoreMemoryFilesInLittleMemory, WhoWaitsForMemoryHoldsNoFile) {
     store->write(writer, kFileBytes, std::as_bytes(std::span(body)).subspan(kFileBytes),
                  [&](Result<size_t> result) { done += result ? 1 : 100; });
   EXPECT_EQ(done, 0);
-  for (int step = 0; step < 5'000 && done < 5; ++step)
+  for (int step = 0; step < 600'000 && done < 5; ++step)
     if (!store->pump()) usleep(100);
   EXPECT_EQ(done, 5);
   for (Handle* writer : writers) EXPECT_TRUE(store.close(writer));

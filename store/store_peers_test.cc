@@ -427,7 +427,7 @@ TEST_F(StorePeers, WhatAnotherNodeRemovedIsNotKeptOpen) {
     b->drop_caches();
   }
   ASSERT_TRUE(a.unlink("x"));
-  for (int i = 0; i < 500 && (a->status().reclaimable_bytes > 0 || removed_and_open(a.root()) > 0); ++i) {
+  for (int i = 0; i < 3000 && (a->status().reclaimable_bytes > 0 || removed_and_open(a.root()) > 0); ++i) {
     publish();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -531,7 +531,7 @@ class StorePeersOpenFile : public StorePeers {
   }
   // ACKS are written and read once a second or so.
   void until_dead_bytes(uint64_t bytes) {
-    for (int i = 0; i < 1000 && a->status().reclaimable_bytes != bytes; ++i) {
+    for (int i = 0; i < 3000 && a->status().reclaimable_bytes != bytes; ++i) {
       b.settle();
       a.settle();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -590,7 +590,7 @@ class StorePeersOpenFileOfALife : public StorePeersOpenFile, public ::testing::W
     }
   }
   void until_allocated(uint64_t bytes) {
-    for (int i = 0; i < 1000 && a.allocated_bytes() > bytes + kSlackBytes; ++i) {
+    for (int i = 0; i < 3000 && a.allocated_bytes() > bytes + kSlackBytes; ++i) {
       b.settle();
       a.settle();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -606,7 +606,7 @@ TEST_P(StorePeersOpenFileOfALife, HoldsNothingElse) {
   ASSERT_TRUE(a.unlink("x"));
   ASSERT_TRUE(a.unlink("y"));
   const uint64_t commits = a->status().index_commits;
-  for (int i = 0; i < 1000 && a->status().index_commits == commits; ++i) {
+  for (int i = 0; i < 3000 && a->status().index_commits == commits; ++i) {
     a.settle();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
@@ -827,7 +827,7 @@ TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {
     }
   }
   const uint64_t left_bytes = all_bytes - kSoloBytes - 100 * kKiB;
-  for (int i = 0; i < 1000 && a.allocated_bytes() > left_bytes; ++i) {
+  for (int i = 0; i < 3000 && a.allocated_bytes() > left_bytes; ++i) {
     b.settle();
     a.settle();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -140,7 +140,7 @@ TEST(Store, AReadThatIsAnsweredKeepsNothingInMemory) {
     afterwards = store->status().memory_used_bytes;
     answered = true;
   });
-  for (int i = 0; i < 10'000 && !answered; ++i)
+  for (int i = 0; i < 60'000 && !answered; ++i)
     if (!store->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   ASSERT_TRUE(answered);
   EXPECT_EQ(in_reply, kMiB);
@@ -174,7 +174,7 @@ class BesideWriters : public ::testing::Test {
     answers.clear();
   }
   void TearDown() override {
-    for (int i = 0; i < 10'000 && answered().size() < 2; ++i)
+    for (int i = 0; i < 60'000 && answered().size() < 2; ++i)
       if (!store->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     EXPECT_EQ(answered(), "rw");
     store.close(writer);
@@ -205,7 +205,7 @@ class BesideWriters : public ::testing::Test {
 
 TEST_F(BesideWriters, ReadersFindMemoryThatIsTheirs) {
   read(kMiB);
-  for (int i = 0; i < 5000 && answered().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 60'000 && answered().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(answered(), "r") << "it waits for what the writers have";
 }
 

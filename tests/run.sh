@@ -331,14 +331,14 @@ run_preset() {
       ;;
     release | debug)
       if [ "$mode" = quick ]; then
-        run_ctest "$preset" 600 -LE '^slow$'
+        run_ctest "$preset" 1800 -LE '^slow$'
       else
         run_ctest "$preset" 3600
       fi
-      run_pytest "$preset" scripts 300
-      run_pytest "$preset" calls 900
-      run_pytest "$preset" mount 1200
-      run_pytest "$preset" crash 1200
+      run_pytest "$preset" scripts 900
+      run_pytest "$preset" calls 2400
+      run_pytest "$preset" mount 3600
+      run_pytest "$preset" crash 3600
       # Here and not at the end: they are the longest wait, in which what comes next is built.
       if [ "$preset-$clients" = release-yes ]; then run_clients; fi
       ;;
@@ -351,11 +351,11 @@ run_preset() {
         run_pytest "$preset" calls 1800
         run_pytest "$preset" mount 3600
       elif [ "$preset" = asan ]; then
-        run_ctest asan 3000 -L '^(unit|model)$'
-        run_pytest asan calls 1200 -k 'not odirect'  # to the daemon these are other sizes of requests
+        run_ctest asan 6000 -L '^(unit|model)$'
+        run_pytest asan calls 3600 -k 'not odirect'  # to the daemon these are other sizes of requests
       else
-        run_ctest tsan 3000 -L '^threads$'
-        run_pytest tsan calls 900 -k 'shared_temp or requests'  # several clients at once
+        run_ctest tsan 6000 -L '^threads$'
+        run_pytest tsan calls 3600 -k 'shared_temp or requests'  # several clients at once
       fi
       ;;
   esac

@@ -154,7 +154,7 @@ TEST_F(CaretakerTest, WhatANodeThatIsGoneHeldForItselfComesBack) {
     EXPECT_FALSE(pump_until([&] { return caretaker.status().returned_bytes > 0; }, 4)) << "it runs";
     EXPECT_EQ(testing::file_bytes(reserve), held);
     kill_a();
-    EXPECT_TRUE(pump_until([&] { return caretaker.status().returned_bytes >= held; }, 20));
+    EXPECT_TRUE(pump_until([&] { return caretaker.status().returned_bytes >= held; }));
     EXPECT_EQ(caretaker.status().turns, 0u);
     EXPECT_EQ(caretaker.status().problem, "");
   }
@@ -249,7 +249,7 @@ TEST_F(CaretakerTest, ItLeavesWhenTheNodeBegins) {
   {
     const auto wanted = want_node(b.root(), "a");
     ASSERT_TRUE(wanted) << wanted.error().message;
-    EXPECT_TRUE(pump_until([&] { return caretaker.status().tends.empty(); }, 20));
+    EXPECT_TRUE(pump_until([&] { return caretaker.status().tends.empty(); }));
     a = std::make_unique<TestStore>(options("a"), b);
   }
   publish();

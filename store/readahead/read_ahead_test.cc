@@ -142,7 +142,7 @@ TEST_F(ReadAheadTest, ItsThreadIsWokenByTheTracker) {
   probe(ids);
   ahead.release();
   ahead.resume();
-  for (int i = 0; i < 10'000 && count_here(ids) < ids.size(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  for (int i = 0; i < 60'000 && count_here(ids) < ids.size(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_EQ(count_here(ids), ids.size());
   ahead.stop();
 }

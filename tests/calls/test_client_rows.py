@@ -562,7 +562,7 @@ def test_ucm_shards_written_by_threads_opening_when_they_come(root):
     )
 
 
-@pytest.mark.deadline(240)
+@pytest.mark.deadline(900)
 def test_ucm_makes_4096_directories_and_collects_by_mtime(root):
     client = UcmPosixStore()
 

@@ -15,7 +15,7 @@ import pytest
 
 from kvc_data import payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from kvc_process import Child, Gate, in_process, in_processes
 
 F_OFD_GETLK, F_OFD_SETLK, F_OFD_SETLKW = 36, 37, 38
@@ -133,7 +133,7 @@ def test_two_versions_of_a_temporary_name_have_one_lock(root):
                 fcntl.flock(fd, fcntl.LOCK_UN)  # it came before the first, which must not wait for it
                 return False
 
-            wait_until(is_refused, 30, "the first has its lock")
+            wait_until(is_refused, SOON, "the first has its lock")
             second_refused.wait()
             first_closed.wait()
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -247,8 +247,8 @@ def test_waiting_ends_by_a_signal_and_by_death(root):
 
         signal.signal(signal.SIGALRM, ring)
         other = os.open(path, os.O_RDWR)
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(Alarm):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             take(other)
 
     in_process(wait_with_alarm, LOCKS["flock"][0])

@@ -431,7 +431,7 @@ def test_attributes_of_a_name_that_is_being_replaced(call, root):
         replace()
         before = get(made)
         # No call meets two renames: the kernel looks a name up again once.
-        kvc_mount.wait_until(lambda: get(made) >= before + 2 or get(ended), 60, "the calls go on")
+        kvc_mount.wait_until(lambda: get(made) >= before + 2 or get(ended), kvc_mount.SOON, "the calls go on")
     put(stop, 1)
     child.result()
 

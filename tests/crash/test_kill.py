@@ -9,7 +9,7 @@ import pytest
 import kvc_env
 import manifest
 from judge import Everything, allow_what_was_not_promised, check, version_of
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from writer_processes import Writers
 
 pytestmark = pytest.mark.needs_daemon
@@ -39,7 +39,7 @@ def kill_rounds(mount, durability, monkeypatch):
         mount.kill()
         operations = writers.results()
         mount.start()
-        wait_until(lambda: usable(mount.path) and mount.alive(), 60, "the mount answers after the kill")
+        wait_until(lambda: usable(mount.path) and mount.alive(), SOON, "the mount answers after the kill")
         names, acknowledged = manifest.load(directory)
         total += operations
         if durability == "none":
@@ -55,7 +55,7 @@ def kill_rounds(mount, durability, monkeypatch):
     print(f"{ROUNDS} rounds, {total} operations acknowledged")
 
 
-@pytest.mark.deadline(60 * ROUNDS)
+@pytest.mark.deadline(120 * ROUNDS)
 @pytest.mark.parametrize("durability", ["close", "none"])
 def test_kill_while_eight_processes_write(new_mount, monkeypatch, durability):
     kill_rounds(new_mount({"durability": durability}), durability, monkeypatch)

@@ -20,7 +20,7 @@ import kvc_env
 import kvc_mount
 import manifest
 from judge import Everything, allow_what_was_not_promised, check
-from kvc_mount import Mount, MountFailed, run_command, wait_until
+from kvc_mount import SOON, Mount, MountFailed, run_command, wait_until
 from writer_processes import Writers
 from writers import version_of_round
 
@@ -130,7 +130,7 @@ def crashed(request):
             mount.start()
             writers = Writers(mount, directory, 1, {})
             # Of the 8 x 12 names; what the checkpoint has is at least what was journaled of them.
-            wait_until(lambda: len(os.listdir(mount.path)) >= 40, 60, "40 names are there")
+            wait_until(lambda: len(os.listdir(mount.path)) >= 40, SOON, "40 names are there")
             time.sleep(0.4 * kvc_env.SCALE)
             mount.kill()
             assert writers.results() > 0
@@ -141,10 +141,10 @@ def crashed(request):
                 del os.environ["KVCACHEFS_KILL_POINT"]
             found = judge(mount, directory, durability, 1)
             manifest.settle(directory, found)
-            wait_until(lambda: has_checkpoint(mount.volume), 60, "the unclean end is covered by a checkpoint")
+            wait_until(lambda: has_checkpoint(mount.volume), SOON, "the unclean end is covered by a checkpoint")
             journal_batches(mount.path, 3)  # to be replayed: what the writers get done may be fewer
             writers = Writers(mount, directory, 2, found)
-            wait_until(lambda: died(mount), 60, "20 extents are made")
+            wait_until(lambda: died(mount), SOON, "20 extents are made")
             mount.kill()
             assert writers.results() > 0
             subprocess.run(["cp", "-a", "--sparse=always", mount.volume, copy], check=True)
@@ -191,7 +191,7 @@ def test_killed_at(crashed, new_mount, monkeypatch, point, passing, durability):
     monkeypatch.setenv("KVCACHEFS_KILL_POINT", f"{point}:{passing}")
     died_in_start = die_in_start(mount)
     if not died_in_start and point in BEFORE_WRITERS:
-        wait_until(lambda: died(mount), 15, f"{point} was passed {passing} times")
+        wait_until(lambda: died(mount), SOON, f"{point} was passed {passing} times")
         mount.kill()  # what is left of it
     elif not died_in_start:
         writers = Writers(mount, directory, 3, found, large=point.startswith("spill-"))
@@ -200,7 +200,7 @@ def test_killed_at(crashed, new_mount, monkeypatch, point, passing, durability):
             writers.stop()
             run_command("umount", mount.path)
         try:
-            wait_until(lambda: died(mount), 15, f"{point} was passed {passing} times")
+            wait_until(lambda: died(mount), SOON, f"{point} was passed {passing} times")
         except AssertionError:
             if point not in AT_UNMOUNT:
                 writers.stop()
@@ -253,7 +253,7 @@ def test_killed_while_a_lost_volume_file_is_put_back(new_mount, monkeypatch):
     mount.start()
     monkeypatch.delenv("KVCACHEFS_KILL_POINT")
     os.unlink(os.path.join(mount.volume, "VOLUME"))
-    wait_until(lambda: died(mount), 30, "the daemon is killed while it puts VOLUME back")
+    wait_until(lambda: died(mount), SOON, "the daemon is killed while it puts VOLUME back")
     mount.kill()  # what is left of it
     assert len([name for name in os.listdir(mount.volume) if name.startswith("VOLUME")]) == 2
     mount.start()

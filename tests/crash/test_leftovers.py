@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -64,7 +64,7 @@ def needed_bytes(new_mount):
     fill(mount)
     full = extent_bytes(mount.volume)
     remove_most(mount)
-    wait_until(lambda: extent_bytes(mount.volume) < full / 2, 30, "what was removed is given back")
+    wait_until(lambda: extent_bytes(mount.volume) < full / 2, SOON, "what was removed is given back")
     mount.stop()
     return extent_bytes(mount.volume)
 
@@ -74,7 +74,7 @@ def dead_before_reclaim(new_mount, monkeypatch):
     start_to_die(mount, monkeypatch, "reclaim-begun")
     fill(mount)
     remove_most(mount)
-    wait_until(lambda: died(mount), 30, "the index is committed, and nothing given back")
+    wait_until(lambda: died(mount), SOON, "the index is committed, and nothing given back")
     mount.kill()
     return mount
 
@@ -87,11 +87,11 @@ def test_what_died_before_the_daemon_comes_back(new_mount, monkeypatch, needed_b
     assert dead > 2 * needed_bytes
     if second:
         start_to_die(mount, monkeypatch, second)
-        wait_until(lambda: died(mount), 30, "some ranges are punched")
+        wait_until(lambda: died(mount), SOON, "some ranges are punched")
         mount.kill()
         assert needed_bytes + TOLERANCE_BYTES < extent_bytes(mount.volume) < dead
     mount.start()
-    wait_until(lambda: extent_bytes(mount.volume) <= needed_bytes + TOLERANCE_BYTES, 30, "what had died is given back")
+    wait_until(lambda: extent_bytes(mount.volume) <= needed_bytes + TOLERANCE_BYTES, SOON, "what had died is given back")
     for number in survivors():
         with open(os.path.join(mount.path, f"c{number}"), "rb") as file:
             assert file.read() == content(number)

@@ -200,7 +200,7 @@ TEST_F(LoadRaces, AnOpenWaitsForABodyThatComesIntoAMemoryFile) {
   store_->await_loads(reader, [&] { came = true; });
   EXPECT_FALSE(came);
   volume_->let_go();
-  for (int i = 0; i < 10'000 && !came; ++i)
+  for (int i = 0; i < 600'000 && !came; ++i)
     if (!store_->pump()) usleep(100);
   ASSERT_TRUE(came);
   {

@@ -159,6 +159,7 @@ TEST_F(StalledOpen, WhatIsReadAtTheEndAndDamagedIsAnswered) {
   };
   for (int i = 0; i < kOthers; ++i) answers.push_back(begin("other" + std::to_string(i)));
   auto damaged = begin("damaged");
+  volume_->wait_until_held([](const auto& held) { return !held.empty(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   const auto is_damaged = [&path](const IoRequest& request) { return path.ends_with(request.file->path()); };
   ASSERT_TRUE(volume_->holds([&](const auto& held) { return !held.empty() && std::ranges::none_of(held, is_damaged); })) << "it waits for memory";

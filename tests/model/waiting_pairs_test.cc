@@ -305,7 +305,7 @@ void try_pair(WaitsFor what, bool raw, uint64_t initial_bytes, const Change& fir
   waited += !one.there;
   ask_in_turn(file.store(), file.id(), file.handle(), second, 0, into(other));
   release();
-  for (int idle = 0; idle < 20'000 && !(one.there && other.there);) {
+  for (int idle = 0; idle < 600'000 && !(one.there && other.there);) {
     if (file.store().pump()) continue;
     ++idle;
     usleep(100);

@@ -12,7 +12,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import MountFailed, mount_entry, run_command, wait_until
+from kvc_mount import SOON, MountFailed, mount_entry, run_command, wait_until
 
 # option, value, words one of which the message must have to tell what is allowed (None: a number or unit of the allowed range)
 BAD_OPTIONS = [
@@ -190,6 +190,7 @@ def test_the_advice_about_a_live_change_is_one_that_a_mount_takes(new_mount, opt
     with pytest.raises(OSError) as caught:
         os.setxattr(mount.path, f"user.kvcachefs.option.{option}", value.encode())
     assert caught.value.errno == errno.EINVAL
+    mount.wait_for_log(f"user.kvcachefs.option.{option}:")
     line = [line for line in mount.log_text().splitlines() if f"user.kvcachefs.option.{option}:" in line][-1]
     assert told in line, line
     if value in ("junk", "0", "a/b", "1"):
@@ -202,7 +203,7 @@ def test_a_shorter_flush_interval_acts_at_once(new_mount):
         file.write(payload("chunk", MIB))
     assert mount.status()["capacity"]["staged_bytes"] > 0
     os.setxattr(mount.path, "user.kvcachefs.option.flush_interval_ms", b"50")
-    wait_until(lambda: mount.status()["capacity"]["staged_bytes"] == 0, 20, "what is staged is on the volume")
+    wait_until(lambda: mount.status()["capacity"]["staged_bytes"] == 0, 45, "what is staged is on the volume")  # before the first interval is over
 
 
 @pytest.mark.parametrize("node", ["directory", "directory/chunk"])
@@ -410,13 +411,13 @@ def test_whichever_node_begins_finds_room_where_others_have_filled_the_file_syst
     assert kept == ["b"], "that of the last one"
     somebody = fill(backing)
     a.start()
-    wait_until(lambda: sorted(os.listdir(a.path)) == ["a", "b"], 20, "all is seen")
+    wait_until(lambda: sorted(os.listdir(a.path)) == ["a", "b"], SOON, "all is seen")
     os.unlink(os.path.join(a.path, "a"))
     a.drain()
     os.unlink(somebody)
     a.stop()
     b.start()
-    wait_until(lambda: os.listdir(b.path) == ["b"], 20, "all is seen")
+    wait_until(lambda: os.listdir(b.path) == ["b"], SOON, "all is seen")
 
 
 @pytest.fixture

@@ -104,7 +104,7 @@ def test_every_preset_is_tried():
     assert set(listed) == set(PRESETS)
 
 
-@pytest.mark.deadline(300)
+@pytest.mark.deadline(900)
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_reports_all_it_should(preset, plain, mount):
     styles = ["--style", ",".join(STYLES)] if preset == "restore" else []

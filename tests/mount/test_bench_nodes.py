@@ -93,7 +93,7 @@ def test_replay_over_directories_of_their_own(alone, temp_dir):
     assert [os.listdir(path) for path in plain] == [[], [], []]
 
 
-@pytest.mark.deadline(300)
+@pytest.mark.deadline(900)
 def test_replay_finds_on_one_node_what_the_other_stored(nodes, temp_dir):
     turn_s = 3 * kvc_env.SCALE  # only where nothing is exchanged at all is nothing found for so long
     trace = write_trace(temp_dir, turn_s)

@@ -9,9 +9,10 @@ import time
 
 import pytest
 
+import kvc_env
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 from kvc_process import in_process
 from kvc_volume import Samples
 from test_gc import bytes_below, done, part, stop
@@ -22,7 +23,6 @@ from test_shared_capacity import CAPACITY, CHUNK, OPTIONS, get, put, store
 pytestmark = pytest.mark.needs_daemon
 
 TENDED = {**OPTIONS, "adopt_after": "2"}
-SOON = 60  # seconds: only a hang takes so long
 
 
 def caretaker(mount):
@@ -164,14 +164,11 @@ def test_its_daemon_has_the_node_back_while_it_is_tended(nodes):
         wait_until(lambda: caretaker(b)["tends"] == "a", SOON, "it is tended")
         refused = run_command("gc", a.volume, "--node", "a")
         assert refused.returncode == 1 and "command=tend" in refused.stdout + refused.stderr, refused
-        begun = time.monotonic()
         a.start()
-        took_s = time.monotonic() - begun
         assert caretaker(b)["tends"] == ""
         for number in range(1000, 1020):
             put(a, number)
     assert churn.failure is None, churn.failure
-    assert took_s < SOON
     assert samples.most <= CAPACITY
     agree(a, b)
     assert all(get(b, number) is not False for number in range(1000, 1020))
@@ -208,7 +205,7 @@ def test_one_of_two_tends_it(nodes, new_mount):
         time.sleep(3)
     assert first.failure is None and second.failure is None, (first.failure, second.failure)
     assert samples.most <= CAPACITY
-    assert max(first.longest_s, second.longest_s) < SOON
+    assert max(first.longest_s, second.longest_s) < SOON * kvc_env.SCALE
     wait_until(lambda: caretaker(b)["tends"] == caretaker(c)["tends"] == "", 3 * SOON, "it leaves")
     for node in (b, c):
         publish(b, c)
@@ -229,7 +226,7 @@ def test_what_others_use_of_it_stays(nodes):
     reader = threading.Thread(target=read)
     reader.start()
     try:
-        number, until = 10_000, time.monotonic() + 2 * SOON  # it takes 55 s alone on two processors
+        number, until = 10_000, time.monotonic() + 5 * SOON  # it takes 55 s alone on two processors
         while caretaker(b)["evicted_objects"] < 30 and time.monotonic() < until:
             put(b, number)
             number += 1

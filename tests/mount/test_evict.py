@@ -1,6 +1,7 @@
 """The mount as a cache: a full volume goes on taking chunks, what must stay stays, and what went is gone for everybody at once."""
 
 import errno
+import itertools
 import mmap
 import os
 import re
@@ -10,9 +11,10 @@ import time
 
 import pytest
 
+import kvc_env
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 from kvc_volume import Samples
 
 pytestmark = pytest.mark.needs_daemon
@@ -96,30 +98,41 @@ def test_readers_of_what_is_evicted_beside_them_see_no_wrong_byte(new_mount):
 def test_what_went_is_gone_for_everybody_at_once(new_mount):
     mount = new_mount(OPTIONS)
     in_threads(80, lambda index: put(mount.path, index))
-    for round_number in range(1, 5):
+
+    def open_and_close(path):
+        os.close(os.open(path, os.O_RDONLY))
+
+    def found(call, path):
+        try:
+            call(path)
+            return True
+        except FileNotFoundError:
+            return False
+
+    def still_found(first):
+        """Names that went and are found all the same: at most those of which the thread that tells the kernel has not told it yet."""
         with os.scandir(mount.path) as entries:  # with attributes, which the kernel keeps for a second
             known = {entry.name: entry.stat().st_size for entry in entries}
         assert len(known) > 40
-        in_threads(60, lambda index, first=round_number * 1000: put(mount.path, first + index))
+        in_threads(60, lambda index: put(mount.path, first + index))
         mount.drain()
-        time.sleep(0.05)  # the thread that tells the kernel
-        there = set(os.listdir(mount.path))
-        gone = set(known) - there
+        time.sleep(0.05)
+        gone = set(known) - set(os.listdir(mount.path))
         assert len(gone) > 10
-        for name in gone:
-            path = os.path.join(mount.path, name)
-            assert not os.access(path, os.F_OK), name
-            with pytest.raises(FileNotFoundError):
-                os.stat(path)
-            with pytest.raises(FileNotFoundError):
-                os.close(os.open(path, os.O_RDONLY))
+        paths = [os.path.join(mount.path, name) for name in gone]
+        return [path for path in paths if os.access(path, os.F_OK) or any(found(call, path) for call in (os.stat, open_and_close))]
+
+    for round_number in range(1, 5):
+        # Once more where that thread did not get its turn. Of a kernel that is told nothing some are found each time.
+        assert not all(still_found(10_000 * round_number + 1000 * attempt) for attempt in range(5))
 
 
 def test_what_was_probed_after_a_listing_is_there_when_it_is_opened(new_mount):
-    mount = new_mount({**OPTIONS, "lease_ms": "3000"})
+    mount = new_mount(OPTIONS)  # so that nothing is leased yet
     in_threads(100, lambda index: put(mount.path, index))
     mount.drain()
-    time.sleep(4.2)  # the leases are over
+    time.sleep(1.1)  # past what the kernel remembers
+    os.setxattr(mount.path, "user.kvcachefs.option.lease_ms", b"600000")
     with os.scandir(mount.path) as entries:
         names = [entry.name for entry in entries if entry.stat().st_size > 0]
     told = [name for name in names[:20] if os.path.exists(os.path.join(mount.path, name))]
@@ -165,7 +178,7 @@ def test_pins(new_mount):
         os.getxattr(os.path.join(mount.path, name_of(2)), "user.kvcachefs.pin")
     assert refused.value.errno == errno.ENODATA
     assert os.listxattr(path) == []  # copies carry no pin along
-    wait_until(lambda: mount.status()["pins"] == {"objects": 3, "bytes": 3 * CHUNK}, 10, "three are pinned")
+    wait_until(lambda: mount.status()["pins"] == {"objects": 3, "bytes": 3 * CHUNK}, SOON, "three are pinned")
     for number in range(100, 100 + 3 * CAPACITY // CHUNK):
         put(mount.path, number)
     mount.remount()
@@ -180,7 +193,7 @@ def test_pins(new_mount):
     with pytest.raises(OSError) as refused:
         os.setxattr(mount.path, "user.kvcachefs.pin", b"1")
     assert refused.value.errno == errno.ENOSPC
-    assert "half of the capacity" in mount.log_text()
+    mount.wait_for_log("half of the capacity")
 
 
 def test_a_chunk_that_is_written_by_one_direct_write_is_one(new_mount):
@@ -254,7 +267,7 @@ def put_and_pin(mount):
 
 
 def check_that_pins_hold(mount, paths):
-    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, 10, "all pins count")
+    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, SOON, "all pins count")
     for number in range(30):
         try:
             with open(os.path.join(mount.path, f"new{number}"), "wb") as file:
@@ -263,7 +276,7 @@ def check_that_pins_hold(mount, paths):
             assert error.errno == errno.ENOSPC
     assert [path for path in paths[:PINNED] if not os.path.exists(path)] == []
     assert all(os.getxattr(path, "user.kvcachefs.kept_by") == b"pinned" for path in paths[:PINNED])
-    wait_until(lambda: "12M is pinned, more than half of capacity=16M: raise capacity or unpin" in mount.log_text(), 10, "the warning")
+    mount.wait_for_log("12M is pinned, more than half of capacity=16M: raise capacity or unpin")
     assert mount.log_text().count("is pinned, more than half") == 1
     new = [name for name in os.listdir(mount.path) if name.startswith("new")]
     with pytest.raises(OSError) as refused:
@@ -282,11 +295,11 @@ def test_pins_hold_when_capacity_and_policy_are_changed(new_mount):
     mount = new_mount({**OPTIONS, "capacity": "64M"})
     paths = put_and_pin(mount)
     os.setxattr(mount.path, "user.kvcachefs.option.capacity", b"16M")
-    wait_until(lambda: "is pinned, more than half" in mount.log_text(), 10, "the warning")
+    mount.wait_for_log("is pinned, more than half")
     before = mount.log_text().count("is pinned, more than half")
     os.setxattr(mount.path, "user.kvcachefs.option.policy", b"lru")
-    wait_until(lambda: mount.log_text().count("is pinned, more than half") == before + 1, 10, "the warning of the change of policy")
-    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, 10, "all pins count")
+    mount.wait_for_log("is pinned, more than half", before + 1)  # of the change of policy
+    wait_until(lambda: mount.status()["pins"]["objects"] == PINNED, SOON, "all pins count")
     assert [path for path in paths[:PINNED] if not os.path.exists(path)] == []
 
 
@@ -303,8 +316,8 @@ def test_pins_are_limited_with_evict_off(new_mount):
     assert refused.value.errno == errno.ENOSPC
     os.setxattr(mount.path, "user.kvcachefs.option.capacity", b"16M")
     os.setxattr(mount.path, "user.kvcachefs.option.evict", b"on")
-    wait_until(lambda: mount.status()["pins"]["objects"] == 10, 10, "all pins count")
-    wait_until(lambda: "is pinned, more than half" in mount.log_text(), 10, "the warning")
+    wait_until(lambda: mount.status()["pins"]["objects"] == 10, SOON, "all pins count")
+    mount.wait_for_log("is pinned, more than half")
 
 
 def test_a_file_tells_what_keeps_it(new_mount):
@@ -325,10 +338,10 @@ def test_a_file_tells_what_keeps_it(new_mount):
     assert kept_by(2) == "pinned"
     with open(path[3], "rb") as file:
         file.read(1)
-    assert kept_by(3) == "leased"
+    wait_until(lambda: kept_by(3) == "leased", SOON, "the kernel tells of a close later")
     with open(path[4], "r+b") as file:
         file.write(b"x")
-    wait_until(lambda: kept_by(4) in ("not settled", "changed in place"), 10, "the kernel tells of a close later")
+    wait_until(lambda: kept_by(4) in ("not settled", "changed in place"), SOON, "and of this one")
     text = run_command("info", path[0]).stdout
     assert "kept_by" in text and " ago; " in text, text
 
@@ -391,21 +404,29 @@ def test_a_mount_that_refused_a_call_is_not_called_large_enough(new_mount):
 
 def test_everything_open_is_refused_soon(new_mount):
     mount = new_mount(OPTIONS)
-    files, started = [], None
+    files = []
     try:
         for number in range(2 * CAPACITY // CHUNK):
-            started = time.monotonic()
             put(mount.path, number)
             files.append(open(os.path.join(mount.path, name_of(number)), "rb"))  # pylint: disable=consider-using-with
         pytest.fail("twice the capacity was stored, all of it open")
     except OSError as error:
         assert error.errno == errno.ENOSPC
-    assert time.monotonic() - started < 30
+    assert mount.status()["capacity"]["room_wait_max_ms"] < SOON * kvc_env.SCALE * 1000
     for file in files:
         file.close()
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 10, "all is closed")
-    time.sleep(1.1)
-    put(mount.path, 5000)
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, SOON, "all is closed")
+    numbers = itertools.count(5000)
+
+    def is_stored():
+        try:
+            put(mount.path, next(numbers))
+            return True
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+            return False
+
+    wait_until(is_stored, SOON, "what was closed makes room")
 
 
 @pytest.mark.parametrize("round_number", range(3))
@@ -431,11 +452,11 @@ def test_killed_while_it_evicts(new_mount, round_number):
     threads = [threading.Thread(target=write, args=(index,)) for index in range(4)]
     for thread in threads:
         thread.start()
-    wait_until(lambda: mount.status()["evictions"]["objects"] > 50 * (round_number + 1), 60, "eviction goes on")
+    wait_until(lambda: mount.status()["evictions"]["objects"] > 50 * (round_number + 1), SOON, "eviction goes on")
     mount.kill()
     stop.set()
     for thread in threads:
-        thread.join(30)
+        thread.join(SOON * kvc_env.SCALE)
         assert not thread.is_alive()
     mount.start()
     found = {number: get(mount.path, number) for number in range(max(stored) + 8)}

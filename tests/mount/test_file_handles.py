@@ -8,7 +8,7 @@ import pytest
 
 from kvc_data import payload
 from kvc_env import MIB
-from kvc_mount import order, run_command, wait_until
+from kvc_mount import SOON, order, run_command, wait_until
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.needs_root, pytest.mark.skipif(os.geteuid() != 0, reason="open_by_handle_at needs root")]
 
@@ -114,7 +114,7 @@ def test_handle_of_another_nodes_file_never_means_that_of_a_third(new_mount):
     order(b.path, "refresh")
     handles = [handle_of(os.path.join(b.path, f"a-{number}")) for number in range(3)]
     b.remount()
-    wait_until(lambda: os.path.exists(os.path.join(b.path, "a-2")), 20, "what is of a is seen again")
+    wait_until(lambda: os.path.exists(os.path.join(b.path, "a-2")), SOON, "what is of a is seen again")
     for number, handle in enumerate(handles):
         assert read_handle(b, handle) == payload(f"a-{number}", 10_000), "it lives across mounts"
     b.stop()
@@ -158,7 +158,7 @@ def test_handles_of_what_is_gone_are_stale(new_mount, cold):
                 return True
             return False
 
-        wait_until(is_stale, 20, "the handle is stale")  # a replaced body can be opened a moment longer
+        wait_until(is_stale, SOON, "the handle is stale")  # a replaced body can be opened a moment longer
 
 
 def test_an_alias_is_no_other_file_at_the_next_mount(new_mount):

@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import MountFailed, run_command, wait_until
+from kvc_mount import SOON, MountFailed, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -65,7 +65,7 @@ def test_the_journal_is_removed(new_mount, what):
     worker = threading.Thread(target=work)
     if what == "file when busy":
         worker.start()
-        wait_until(lambda: len(written) > 20, 30, "chunks are written")
+        wait_until(lambda: len(written) > 20, SOON, "chunks are written")
     if what == "directory when idle":  # behind a checkpoint, with nothing synced since
         mount.remount()
         time.sleep(2.5)
@@ -87,8 +87,8 @@ def test_the_journal_is_removed(new_mount, what):
         put(mount, "behind")  # into a file that nobody finds again
         stored.append("behind")
     told = f"journal was {'replaced' if what.startswith('replaced') else 'cut short' if what == 'cut file' else 'removed'} by others"
-    wait_until(lambda: told in mount.log_text(), 30, "it is seen")
-    wait_until(lambda: glob.glob(journals + "/*"), 30, "another takes its place")
+    mount.wait_for_log(told)
+    wait_until(lambda: glob.glob(journals + "/*"), SOON, "another takes its place")
     put(mount, "after")
     stored.append("after")
     time.sleep(2.5)
@@ -126,7 +126,7 @@ def test_an_open_pack_is_removed(new_mount, what):
             except OSError as error:
                 told.append(error.errno)
     assert set(told) == {errno.EIO} and len(told) <= 2, told
-    assert f"{'replaced' if what.startswith('replaced') else 'removed'} by others" in mount.log_text()
+    mount.wait_for_log(f"{'replaced' if what.startswith('replaced') else 'removed'} by others")
     kill_and_start(mount)
     for number in range(4):
         check(mount, f"after{number}")
@@ -137,10 +137,12 @@ def test_an_open_pack_is_removed(new_mount, what):
 def test_the_journal_is_lost_after_a_kill(new_mount, what, way):
     """The index was committed, and not closed: it has all that it had read."""
     mount = new_mount({"memory": "64M"})
+    commits = mount.status()["writes"]["index_commits"]
     for number in range(6):
         put(mount, f"chunk{number}")
     os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.flush", b"1")
     time.sleep(12)
+    wait_until(lambda: mount.status()["writes"]["index_commits"] > commits, SOON, "the index is committed")
     mount.kill()
     for path in glob.glob(mount.volume + "/nodes/*/1/journal/*"):
         if what == "removed":
@@ -188,7 +190,7 @@ def test_the_file_volume_is_lost(new_mount, how):
             return opened.read() == content
 
     lose_it()
-    wait_until(lambda: "others while it was mounted, and is put back" in mount.log_text(), 30, "it is seen")
+    mount.wait_for_log("others while it was mounted, and is put back")
     assert is_back() and mount.status()["volume"]["state"] == "ok"
     lose_it()
     mount.remount()  # the unmount looks for it as well
@@ -213,11 +215,11 @@ def test_the_file_volume_of_another_volume_is_left_alone(new_mount):
     file = os.path.join(mount.volume, "VOLUME")
     os.rename(file, file + ".kept")
     shutil.copy(os.path.join(other.volume, "VOLUME"), file)
-    wait_until(lambda: mount.status()["volume"]["state"] == "degraded", 30, "it is told")
+    wait_until(lambda: mount.status()["volume"]["state"] == "degraded", SOON, "it is told")
     assert "another volume" in mount.status()["volume"]["reason"]
     put(mount, "meanwhile")
     os.rename(file + ".kept", file)
-    wait_until(lambda: mount.status()["volume"]["state"] == "ok", 30, "it is over")
+    wait_until(lambda: mount.status()["volume"]["state"] == "ok", SOON, "it is over")
     mount.remount()
     check(mount, "before")
     check(mount, "meanwhile")

@@ -13,7 +13,7 @@ import pytest
 import kvc_env
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -53,7 +53,7 @@ def frozen(path):
 def answer(*command):
     """The output of a process that is given 20 s: whoever hangs is told by name, and ends with the thaw."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until(lambda: process.poll() is not None, 20, f"{' '.join(command)} answers")
+    wait_until(lambda: process.poll() is not None, SOON, f"{' '.join(command)} answers")
     return process.stdout.read()
 
 
@@ -146,7 +146,7 @@ def test_who_waits_for_the_volume_can_be_stopped_and_keeps_no_name_back(new_moun
         answer("sleep", "1")
         for each, signal in zip(waiting, (2, 9)):
             each.send_signal(signal)
-            wait_until(lambda each=each: each.poll() is not None, 20, f"signal {signal} ends it")
+            wait_until(lambda each=each: each.poll() is not None, SOON, f"signal {signal} ends it")
         assert "No such file" in answer("stat", os.path.join(mount.path, "later"))
     os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.flush", b"1")
     assert os.getxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.option.node") == b"a"

@@ -15,8 +15,8 @@ import pytest
 import kvc_env
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
-from test_shared import SOON, exists, gone, load, publish, refresh, store, tree
+from kvc_mount import SOON, run_command, wait_until
+from test_shared import exists, gone, load, publish, refresh, store, tree
 
 pytestmark = pytest.mark.needs_daemon
 EXIT_NODE_LOST = 3
@@ -162,8 +162,13 @@ def test_who_has_a_file_of_it_open_keeps_the_node(nodes):
     with open(os.path.join(b.path, "chunk"), "rb", buffering=0) as file:
         file.read(1)
         a.kill()
-        result = gc(b.volume, "--remove", "--wait", "8")  # b looks for another epoch when a's HEAD has stood for 3 s
-        assert result.returncode == 1 and "Run it again" in result.stderr and "open" in result.stderr, result.stderr
+
+        def is_told_of_it():
+            result = gc(b.volume, "--remove", "--wait", "8")  # b looks for another epoch when a's HEAD has stood for 3 s
+            assert result.returncode == 1 and "Run it again" in result.stderr, result.stderr
+            return "open" in result.stderr
+
+        wait_until(is_told_of_it, SOON, "b has told that it has it open")
         assert os.path.isdir(part(b))
         gone(b, "chunk")
         os.setxattr(b.path, "user.kvcachefs.drop_caches", b"1")

@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from kvc_native import aligned
 from kvc_process import in_process, in_processes
 
@@ -118,7 +118,7 @@ def test_following_a_growing_file(mount, before):
     with open(path, "rb", buffering=0) as reader:
         reader.seek(0, os.SEEK_END)
         in_process(append, path, b"three\n")
-        wait_until(lambda: reader.read() == b"three\n", 10, "the reader sees what is appended")
+        wait_until(lambda: reader.read() == b"three\n", SOON, "the reader sees what is appended")
         assert os.fstat(reader.fileno()).st_size == os.stat(path).st_size
 
 
@@ -193,7 +193,7 @@ def changed(mount):
 def close_all_but(mount, left, *descriptors):
     for fd in descriptors:
         os.close(fd)
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == left, 30, "the kernel has let go of them")
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == left, SOON, "the kernel has let go of them")
 
 
 def test_two_that_append_lose_nothing(changed):

@@ -13,7 +13,7 @@ import kvc_env
 import kvc_mount
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -332,13 +332,13 @@ def test_a_flipped_bit_under_the_mount_is_mended(new_mount):
             return True
         return False
 
-    wait_until(flip_until_found, 20, "the damage is met")
+    wait_until(flip_until_found, SOON, "the damage is met")
     for n in set(range(40)) - {17}:
         with open(os.path.join(mount.path, f"some-name-{n:02}"), "rb") as file:
             assert file.read() == payload(n, 8 * KIB)
-    wait_until(lambda: os.path.exists(os.path.join(mount.path, "some-name-17")), 20, "the index is built anew")
+    wait_until(lambda: os.path.exists(os.path.join(mount.path, "some-name-17")), SOON, "the index is built anew")
     assert len(os.listdir(mount.path)) == 40
-    wait_until(lambda: mount.status()["volume"]["state"] == "ok", 20, "the state is told")
+    wait_until(lambda: mount.status()["volume"]["state"] == "ok", SOON, "the state is told")
     mount.remount()
     with open(os.path.join(mount.path, "some-name-17"), "rb") as file:
         assert file.read() == payload(17, 8 * KIB)

@@ -15,7 +15,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -241,7 +241,7 @@ def test_status_json_has_every_documented_field(filled):
         file.read()
     assert not os.path.exists(os.path.join(filled.path, "absent"))
     # The kernel keeps a name for a second: only then it asks again, and that is a hit.
-    wait_until(lambda: os.stat(file.name) and filled.status()["probes"]["hit"], 30, "a probe hits")
+    wait_until(lambda: os.stat(file.name) and filled.status()["probes"]["hit"], SOON, "a probe hits")
     status = filled.status()
     for field, below in STATUS_FIELDS.items():
         assert field in status, f"{field} is missing"
@@ -348,7 +348,7 @@ def test_io_uring_tells_what_became_of_it(new_mount, wanted):
     elif features["fuse_enable_uring"] != "Y":
         assert not used and ("enable_uring" in state or "kernel" in state or "libfuse" in state)
         assert (state in features["lost"]) == (wanted == "on"), features
-        wait_until(lambda: (state in mount.log_text()) == (wanted == "on"), 30, "the log says it")
+        wait_until(lambda: (state in mount.log_text()) == (wanted == "on"), SOON, "the log says it")
 
 
 def test_pack_below_is_by_what_is_passed_through(new_mount):

@@ -20,7 +20,7 @@ import kvc_env
 import kvc_mount
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import Mount, MountFailed, mount_command, mount_entry, process_is_gone, run_command, wait_until
+from kvc_mount import SOON, Mount, MountFailed, mount_command, mount_entry, process_is_gone, run_command, wait_until
 from kvc_process import in_process
 
 pytestmark = pytest.mark.needs_daemon
@@ -132,7 +132,7 @@ def test_daemonised_start_without_standard_descriptors(new_mount, temp_dir, clos
         with open(mount.options["log_file"], encoding="utf-8") as log:
             return " mounted " in log.read()
 
-    wait_until(logged, 10, "it is logged")
+    wait_until(logged, SOON, "it is logged")
     assert run_command("umount", mount.path).returncode == 0
 
 
@@ -149,7 +149,7 @@ def test_a_caller_that_blocks_signals_and_ignores_those_of_children(new_mount):
     put(mount, "chunk")
     pid = mount.status()["pid"]
     os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: process_is_gone(pid), 30, "the daemon ends")
+    wait_until(lambda: process_is_gone(pid), SOON, "the daemon ends")
     assert mount_entry(mount.path) is None
 
 
@@ -286,12 +286,12 @@ def test_supervised_daemon_is_usable_again_after_kill_9(new_mount):
     supervisor = threading.Thread(target=supervise, daemon=True)
     supervisor.start()
     try:
-        wait_until(lambda: mount_entry(mount.path) is not None, 30, "the first start")
+        wait_until(lambda: mount_entry(mount.path) is not None, SOON, "the first start")
         for round_number in range(3):
             put(mount, f"chunk{round_number}")
             running[-1].kill()
-            wait_until(lambda: len(running) == round_number + 2, 30, "the supervisor starts it again")
-            wait_until(usable, 30, "the mount is usable again")
+            wait_until(lambda: len(running) == round_number + 2, SOON, "the supervisor starts it again")
+            wait_until(usable, SOON, "the mount is usable again")
             for older in range(round_number + 1):
                 check(mount, f"chunk{older}")
     finally:
@@ -320,7 +320,7 @@ def test_another_signal_does_not_cut_the_drain_short(new_mount, number):
     for index in range(100):
         put(mount, f"chunk{index}")
     mount.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: mount_entry(mount.path) is None, 60, "the daemon has unmounted")
+    wait_until(lambda: mount_entry(mount.path) is None, SOON, "the daemon has unmounted")
     for another in (number, signal.SIGHUP):
         mount.process.send_signal(another)
     mount._wait_for_end(60)
@@ -356,7 +356,7 @@ def test_what_is_mounted_there_during_the_drain_stays(new_mount):
         put(mount, f"chunk{index}")
     fd = os.open(os.path.join(mount.path, "chunk0"), os.O_RDONLY)  # the connection outlives the unmount
     mount.process.send_signal(signal.SIGTERM)
-    wait_until(lambda: mount_entry(mount.path) is None, 60, "the daemon has unmounted")
+    wait_until(lambda: mount_entry(mount.path) is None, SOON, "the daemon has unmounted")
     subprocess.run(["mount", "-t", "tmpfs", "other", mount.path], check=True)
     try:
         mount._wait_for_end(60)
@@ -501,7 +501,7 @@ def test_a_volume_that_was_removed_below_the_mount(new_mount):
             return error.errno == errno.EIO
         return False
 
-    wait_until(is_refused, 60, "new chunks are refused")
+    wait_until(is_refused, SOON, "new chunks are refused")
     assert put_errors == {errno.EIO}
     for call in (os.mkdir, os.mkfifo, lambda path: os.symlink("to", path)):
         with pytest.raises(OSError) as caught:
@@ -556,7 +556,7 @@ def test_umount_tells_of_a_mount_that_goes_on_elsewhere(new_mount):
             return file.read().strip()
 
     try:
-        wait_until(lambda: command() == "sleep", 20, "another namespace is there")
+        wait_until(lambda: command() == "sleep", SOON, "another namespace is there")
         assert os.readlink(f"/proc/{elsewhere.pid}/ns/mnt") != ours
         result = run_command("umount", mount.path)
         assert result.returncode != 0
@@ -598,7 +598,7 @@ def test_a_disk_that_others_have_filled_can_be_emptied(new_mount):
             for index in range(60):
                 put(mount, f"chunk{index}")
             mount.drain()
-            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] > 0, 30, "room is kept for the journal")
+            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] > 0, SOON, "room is kept for the journal")
 
             def free():
                 info = os.statvfs(disk)
@@ -612,10 +612,10 @@ def test_a_disk_that_others_have_filled_can_be_emptied(new_mount):
                     mount.start()
                 for index in names:
                     os.unlink(os.path.join(mount.path, f"chunk{index}"))
-                wait_until(lambda: free() > 20 * MIB, 60, "what was removed comes back")
+                wait_until(lambda: free() > 20 * MIB, SOON, "what was removed comes back")
             for name in ("others0", "others1"):
                 os.unlink(os.path.join(disk, name))
-            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] == 192 * MIB // 256, 30, "room is kept again")
+            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] == 192 * MIB // 256, SOON, "room is kept again")
             mount.remount()
             assert os.listdir(mount.path) == []
             put(mount, "after")
@@ -1002,7 +1002,7 @@ def test_the_oom_score_is_only_lowered(inherited, expected, temp_dir):
             return "mounted " in file.read()
 
     try:
-        wait_until(lambda: process.poll() is not None or mounted(), 60, "the mount is there")
+        wait_until(lambda: process.poll() is not None or mounted(), SOON, "the mount is there")
         process.terminate()
         assert process.wait(60 * kvc_env.SCALE) == 0
     finally:
@@ -1039,7 +1039,7 @@ def test_a_log_that_takes_nothing_stops_nobody(is_read, temp_dir):
     text = []
     client, log = threading.Thread(target=call), threading.Thread(target=lambda: text.extend(os.fdopen(reader, errors="replace")))
     try:
-        wait_until(lambda: process.poll() is not None or mount_entry(mountpoint) is not None, 60, "the mount is there")
+        wait_until(lambda: process.poll() is not None or mount_entry(mountpoint) is not None, SOON, "the mount is there")
         client.start()
         client.join(60 * kvc_env.SCALE)
         assert not client.is_alive(), "a call waits for the log"

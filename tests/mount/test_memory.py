@@ -14,7 +14,7 @@ import kvc_env
 import kvc_native
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from kvc_native import Native, aligned, require_whole
 from kvc_process import in_processes
 
@@ -98,9 +98,9 @@ def test_a_limit_that_is_lowered_is_kept_though_nobody_asks_for_memory(new_mount
     assert mount.status()["memory"]["used_bytes"] > 90 * MIB
     resident = resident_bytes(mount.pid, "VmRSS")
     os.setxattr(mount.path, "user.kvcachefs.option.memory", b"16M")
-    wait_until(lambda: mount.status()["memory"]["used_bytes"] <= 16 * MIB, 30, "what is over the limit is given back")
+    wait_until(lambda: mount.status()["memory"]["used_bytes"] <= 16 * MIB, SOON, "what is over the limit is given back")
     if not kvc_env.has_sanitizer():
-        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") < resident - 32 * MIB, 30, "and the system has it")
+        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") < resident - 32 * MIB, SOON, "and the system has it")
     with open(os.path.join(mount.path, "chunk0"), "rb", buffering=0) as file:
         assert_bytes(file.read(2 * MIB), payload("chunk0", MIB), "chunk0")
 
@@ -202,7 +202,9 @@ class Workers:
         self.rounds = 0
         self._lock = threading.Lock()
 
-    def run(self, works, seconds, sample):
+    def run(self, works, seconds, sample, is_enough):
+        """For so long, and until `is_enough`: on a machine that does much else some get their turn late."""
+
         def work(one):
             try:
                 while not self.stop.is_set():
@@ -216,8 +218,8 @@ class Workers:
         threads = [threading.Thread(target=work, args=(each,)) for each in works]
         for thread in threads:
             thread.start()
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and not self.stop.wait(0.05):
+        begun = time.monotonic()
+        while time.monotonic() < begun + (seconds if is_enough() else seconds + 2 * SOON * kvc_env.SCALE) and not self.stop.wait(0.05):
             sample()
         self.stop.set()
         for thread in threads:
@@ -226,7 +228,7 @@ class Workers:
             raise self.failures[0]
 
 
-@pytest.mark.deadline(300)
+@pytest.mark.deadline(600)
 @pytest.mark.parametrize("passthrough", ["auto", "off"])
 def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
     """Bodies of 64 KiB to 9 MiB: twice the memory is read again and again, and more is replaced all the while."""
@@ -268,8 +270,12 @@ def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
     workers = Workers()
     works = [functools.partial(reader, order) for order in orders]
     works += [functools.partial(writer, number) for number in range(BUSY_WRITERS)]
-    workers.run(works, (3 if kvc_env.QUICK else 6) * kvc_env.SCALE, sample)
-    assert all(versions) and workers.rounds > READERS + BUSY_WRITERS, f"{workers.rounds} rounds, versions {versions}: a worker never got a turn"
+
+    def had_turns():
+        return all(versions) and workers.rounds > READERS + BUSY_WRITERS
+
+    workers.run(works, (3 if kvc_env.QUICK else 6) * kvc_env.SCALE, sample, had_turns)
+    assert had_turns(), f"{workers.rounds} rounds, versions {versions}: a worker never got a turn"
     assert most["used"] <= memory, f"{most['used'] / MIB:.1f} MiB of bodies in RAM"
     if not kvc_env.has_sanitizer():
         bound = idle + memory + BESIDE_BODIES
@@ -379,7 +385,7 @@ def test_many_writers_that_wait_at_once(new_mount, kind):
         threading.stack_size(before)
     if not kvc_env.has_sanitizer():
         assert peak <= 16 * MIB + ALLOWANCE, f"{peak / MIB:.0f} MiB"
-        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") <= 16 * MIB + 100 * MIB, 5, "what waited is given back")
+        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") <= 16 * MIB + 100 * MIB, SOON, "what waited is given back")
     for number in range(0, count, 37):
         if kind == "raw":
             assert_bytes(os.pread(pool, MIB, number * MIB), body[number * 4096 :][:MIB], f"pool at {number}")

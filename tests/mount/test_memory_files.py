@@ -7,7 +7,7 @@ import pytest
 import kvc_env
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from kvc_native import Mapping
 from kvc_process import in_process
 from test_memory import ALLOWANCE, resident_bytes
@@ -39,7 +39,7 @@ def mount(new_mount, least):
 
 def closed(mount):
     """Until the kernel has let go of writers: a file that is open otherwise is not passed through."""
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, SOON, "all is closed")
 
 
 def files_taken(mount):
@@ -59,7 +59,7 @@ def put_all(mount, names, size=SIZE):
             os.unlink(path)
             return False
 
-        wait_until(lies_in_a_file, 30, f"{name} lies in a memory file")
+        wait_until(lies_in_a_file, SOON, f"{name} lies in a memory file")
     closed(mount)
 
 
@@ -161,7 +161,7 @@ def test_a_mapping_outlives_close_eviction_and_reclaim(mount, least, how):
     closed(mount)
     mount.drain()  # what is not on the volume yet stays, in the files that were read from just now
     os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
-    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was mapped comes back")
+    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, SOON, "the memory of what was mapped comes back")
 
 
 def test_what_is_read_again_is_moved_into_files_ahead_of_its_reader(mount, least):
@@ -185,7 +185,7 @@ def test_what_is_read_again_is_moved_into_files_ahead_of_its_reader(mount, least
     if least == "0":
         assert not moved()
     else:
-        wait_until(moved, 30, "bodies in RAM are moved ahead of their reader")
+        wait_until(moved, SOON, "bodies in RAM are moved ahead of their reader")
         in_process(restore)
         assert mount.status()["reads"]["memory_file_opens"] > 0
 
@@ -214,7 +214,7 @@ def test_mapped_files_hold_half_of_the_memory_at_most(new_mount):
     closed(mount)
     mount.drain()  # what is not on the volume yet stays, in the files that were read from just now
     os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
-    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was mapped comes back")
+    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, SOON, "the memory of what was mapped comes back")
 
 
 def test_what_is_mapped_from_a_pack_is_passed_through_the_next_time(mount, least):
@@ -234,8 +234,8 @@ def test_what_is_mapped_from_a_pack_is_passed_through_the_next_time(mount, least
         os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
         return False
 
-    wait_until(comes_into_a_file, 30, "files are made ahead for chunks of this size")
-    wait_until(lambda: least == "0" or mount.status()["memory"]["file_spare_bytes"] >= SIZE, 30, "one more is ready")
+    wait_until(comes_into_a_file, SOON, "files are made ahead for chunks of this size")
+    wait_until(lambda: least == "0" or mount.status()["memory"]["file_spare_bytes"] >= SIZE, SOON, "one more is ready")
     assert_bytes(in_process(read_buffered, path), payload("packed", SIZE), "the first time")
     closed(mount)
     before = mount.status()["reads"]
@@ -274,7 +274,7 @@ def test_more_is_written_and_read_than_memory_holds(mount):
     closed(mount)
     mount.drain()  # what is not on the volume yet stays
     os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
-    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was mapped comes back")
+    wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, SOON, "the memory of what was mapped comes back")
 
 
 @pytest.mark.deadline(600)
@@ -293,7 +293,7 @@ def test_nothing_leaks(new_mount):
             os.unlink(os.path.join(mount.path, f"brief{index}"))
         mount.drain()
         os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
-        wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was read comes back")
+        wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, SOON, "the memory of what was read comes back")
 
     pass_through_and_forget(100)
     spare_limit = mount.status()["memory"]["limit_bytes"] // 4 // (2 * MIB)

@@ -12,7 +12,7 @@ import kvc_env
 import kvc_mount
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import wait_until
+from kvc_mount import SOON, wait_until
 from kvc_native import Mapping, aligned
 from kvc_process import Gate, in_process, in_processes
 
@@ -130,7 +130,7 @@ def test_what_the_kernel_reads_ahead_is_counted(new_mount):
     assert mount.status()["prefetch"]["kernel_bytes"] == 0
     for name in names[:4]:
         assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
-    wait_until(lambda: mount.status()["prefetch"]["kernel_bytes"] >= SIZE, 30, "the next ones are read ahead")
+    wait_until(lambda: mount.status()["prefetch"]["kernel_bytes"] >= SIZE, SOON, "the next ones are read ahead")
     assert mount.status()["prefetch"]["kernel_bytes"] <= SIZE * len(names), "more than there is, or twice"
 
 
@@ -239,7 +239,7 @@ def test_mappings_outlive_close_unlink_eviction_and_reclaim(new_mount, passthrou
         mount.drain()
         wait_until(
             lambda: mount.status()["reclaim"]["bytes"] >= before["reclaim"]["bytes"] + 4 * SIZE,
-            60,
+            SOON,
             "the space of the others is given back",
         )
         os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
@@ -248,7 +248,7 @@ def test_mappings_outlive_close_unlink_eviction_and_reclaim(new_mount, passthrou
             mapping.close()
 
     in_process(run)  # a page that is gone is a SIGBUS
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, SOON, "all is closed")
     mount.stop()
     assert allocated_extents(mount) <= 6 * SIZE + 2 * MIB, "their space is not given back"
 
@@ -296,6 +296,7 @@ def test_a_volume_that_the_kernel_does_not_pass_through(tmp_path, new_mount, req
     after = mount.status()
     assert after["features"]["passthrough"] is False
     assert "of chunks on this volume" in after["features"]["lost"]
+    mount.wait_for_log("the kernel takes no backing file")
     assert mount.log_text().count("the kernel takes no backing file") == 1
     assert after["prefetch"]["used_bytes"] >= before["prefetch"]["used_bytes"] + 3 * SIZE
     assert after["prefetch"]["kernel_bytes"] == before["prefetch"]["kernel_bytes"]
@@ -308,7 +309,7 @@ def test_nothing_leaks(mount):
     paths = [os.path.join(mount.path, name) for name in names]
     for path in paths:
         read_buffered(path)
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, SOON, "all is closed")
     before = descriptors(mount)
 
     def one_after_another(count):
@@ -332,7 +333,7 @@ def test_nothing_leaks(mount):
     shares = [min(each, 20_000 - start) for start in range(0, 20_000, each)]
     with Gate(len(shares)) as all_open, Gate(len(shares)) as all_read:
         in_processes([(at_once, share, all_open, all_read) for share in shares])
-    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 60, "all is closed again")
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, SOON, "all is closed again")
     assert descriptors(mount) <= before + 8, "descriptors are left over"
 
 

@@ -565,7 +565,7 @@ def tree(path):
     return found
 
 
-@pytest.mark.deadline(7200 if kvc_env.LONG else 280)
+@pytest.mark.deadline(7200 if kvc_env.LONG else 900)
 def test_mount_equals_plain_directory(new_mount, temp_dir):
     seed = kvc_env.seed()
     mount = new_mount({"memory": "256M"})

@@ -14,7 +14,7 @@ import pytest
 
 import kvc_env
 import kvc_mount
-from kvc_mount import MountFailed, mount_command, mount_entry, mountinfo_text, run_command, wait_until
+from kvc_mount import SOON, MountFailed, mount_command, mount_entry, mountinfo_text, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -83,14 +83,14 @@ def test_clients_that_go_on_are_no_reason_to_refuse(new_mount, clients, foregrou
     mount = new_mount()
     clients.start(mount.path, 4)
     for _ in range(6):
-        wait_until(lambda: os.path.exists(os.path.join(mount.path, "client0")), 30, "clients write")
+        wait_until(lambda: os.path.exists(os.path.join(mount.path, "client0")), SOON, "clients write")
         pid = mount.status()["pid"]
         if foreground:
             mount.kill()
             mount.start()
         else:
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: kvc_mount.process_is_gone(pid), 30, "the daemon is gone")
+            wait_until(lambda: kvc_mount.process_is_gone(pid), SOON, "the daemon is gone")
             command = mount_command(mount.volume, mount.path, mount.options, foreground=False)
             done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * kvc_env.SCALE, check=False)
             assert done.returncode == 0, done.stderr
@@ -120,13 +120,13 @@ def test_older_kernels(new_mount, clients, kernel, temp_dir):
     mount.kill()
     clients.start(mount.path, 4)
     for _ in range(6):
-        wait_until(lambda: kvc_mount.process_is_gone(pid), 30, "the daemon is gone")
+        wait_until(lambda: kvc_mount.process_is_gone(pid), SOON, "the daemon is gone")
         command = mount_command(mount.volume, mount.path, mount.options, foreground=False)
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * kvc_env.SCALE, check=False,
                               env=environment)
         assert done.returncode == 0, done.stderr
         assert len(mounts_on(mount.path)) == 1
-        wait_until(lambda: os.path.exists(os.path.join(mount.path, "client0")), 30, "clients write")
+        wait_until(lambda: os.path.exists(os.path.join(mount.path, "client0")), SOON, "clients write")
         pid = mount.status()["pid"]
         os.kill(pid, signal.SIGKILL)
     clients.stop()
@@ -149,7 +149,7 @@ def test_what_lies_below_a_dead_mount_is_told_of(new_mount):
     mount.start()
     get(mount, "chunk")
     if os.geteuid() == 0:
-        assert f"{mount.path}: 2 entries" in mount.log_text(mount.log_start)
+        mount.wait_for_log(f"{mount.path}: 2 entries")
     mount.stop()
     assert sorted(os.listdir(mount.path)) == ["one", "two"]
     with pytest.raises(MountFailed, match="not empty"):

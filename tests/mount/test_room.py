@@ -12,8 +12,8 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import run_command, wait_until
-from kvc_volume import Sampler
+from kvc_mount import SOON, run_command, wait_until
+from kvc_volume import Sampler, bytes_at_once
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -46,13 +46,8 @@ class Watch(Sampler):
         self.mount, self.volume = mount, volume
         self.most_bytes = self.most_rss = 0
 
-    def used_bytes(self):
-        used = subprocess.run(["du", "-sB1", self.volume], capture_output=True, text=True, check=False).stdout.split()
-        return int(used[0]) if used else 0
-
     def look(self):
-        # du does not see one moment: a journal that goes while it walks counts beside the checkpoint that takes its place.
-        self.most_bytes = max(self.most_bytes, min(self.used_bytes(), self.used_bytes()))
+        self.most_bytes = max(self.most_bytes, bytes_at_once(self.volume))
         with contextlib.suppress(OSError), open(f"/proc/{self.mount.pid}/status", encoding="ascii") as status:
             self.most_rss = max([self.most_rss] + [int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS")])
 
@@ -167,7 +162,7 @@ def test_records_keep_to_the_capacity(new_mount, what):
         for name in os.listdir(mount.path)[:done // 2]:
             if not name.startswith("."):
                 os.unlink(join(mount, name))
-        wait_until(lambda: until_full(lambda i: os.mknod(join(mount, f"again{i}"), 0o644), 1) == 1, 30, "room after removals")
+        wait_until(lambda: until_full(lambda i: os.mknod(join(mount, f"again{i}"), 0o644), 1) == 1, SOON, "room after removals")
     else:
         assert done == most, "what takes no room is never refused"
 
@@ -186,7 +181,12 @@ def test_no_inodes_left(new_mount, temp_dir):
 
         store(0, 100_000)
         mount.drain()
-        time.sleep(2.5)  # spare files are made once a second
+
+        def spares():  # made once a second, two of each kind
+            names = [name for _, _, names in os.walk(mount.volume) for name in names]
+            return sum(name.endswith(".solo") for name in names) >= 2 and sum(name.endswith(".pack") for name in names) >= 3
+
+        wait_until(spares, SOON, "there are spare files")
         fillers = until_full(lambda i: open(os.path.join(where, f"filler{i}"), "wb").close(), 1000)
         assert fillers < 1000
         for number in range(1, 13):  # larger than packed bodies are, and more than the memory holds
@@ -260,6 +260,6 @@ def test_percentages_follow_a_disk_that_grows(new_mount, temp_dir):
         os.truncate(image, 1200 * MIB)
         subprocess.run(["losetup", "-c", loop], check=True)
         subprocess.run(["xfs_growfs", where], check=True, capture_output=True)
-        wait_until(lambda: os.statvfs(mount.path).f_blocks > 3 * before, 30, "df to show the new size")
+        wait_until(lambda: os.statvfs(mount.path).f_blocks > 3 * before, SOON, "df to show the new size")
         with open(join(mount, "large"), "wb") as file:
             file.write(bytes(400 * MIB))

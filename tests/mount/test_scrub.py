@@ -7,7 +7,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import SOON, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 SIZES = {"packed": 300 * KIB, "solo": 6 * MIB}
@@ -16,7 +16,7 @@ SIZES = {"packed": 300 * KIB, "solo": 6 * MIB}
 def scrub(mount):
     passes = mount.status()["scrub"]["passes"]
     os.setxattr(mount.path, "user.kvcachefs.scrub", b"1")
-    wait_until(lambda: mount.status()["scrub"]["passes"] > passes, 60, "the pass ends")
+    wait_until(lambda: mount.status()["scrub"]["passes"] > passes, SOON, "the pass ends")
     return mount.status()["scrub"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import kvc_env
 import kvc_mount
-from kvc_mount import mount_command, mount_entry, run_command, wait_until
+from kvc_mount import SOON, mount_command, mount_entry, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -74,7 +74,7 @@ def start(new_mount):
 
 def assert_nothing_is_left(mount, at_once):
     """`at_once`: the command has told of its end, so everything else has ended before."""
-    seconds = 0 if at_once else 20
+    seconds = 0 if at_once else SOON
     wait_until(lambda: mount_entry(mount.path) is None, seconds, "the mount is gone")
     wait_until(lambda: not processes_of(mount.volume), seconds, "no process of it is left")
     if os.path.exists(os.path.join(mount.volume, "VOLUME")):
@@ -103,7 +103,7 @@ def test_a_mount_that_hangs(start, preloaded):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_start_that_is_given_up(start, preloaded, number):
     mount, command = start(preloaded("hang"))
-    wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
+    wait_until(lambda: mount_entry(mount.path) is not None, SOON, "the kernel's mount is there")
     command.send_signal(number)
     command.wait(60 * kvc_env.SCALE)
     assert command.returncode == (-signal.SIGKILL if number == signal.SIGKILL else 1)
@@ -112,7 +112,7 @@ def test_a_start_that_is_given_up(start, preloaded, number):
 
 def test_a_foreground_start_that_is_given_up(start, preloaded):
     mount, command = start(preloaded("hang"), foreground=True)
-    wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
+    wait_until(lambda: mount_entry(mount.path) is not None, SOON, "the kernel's mount is there")
     command.terminate()
     command.wait(60 * kvc_env.SCALE)
     assert_nothing_is_left(mount, at_once=True)
@@ -120,7 +120,7 @@ def test_a_foreground_start_that_is_given_up(start, preloaded):
 
 def test_unmounted_before_it_has_answered(start, preloaded):
     mount, command = start(preloaded("hang"))
-    wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
+    wait_until(lambda: mount_entry(mount.path) is not None, SOON, "the kernel's mount is there")
     subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
     output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
     assert command.returncode == 1, output
@@ -150,10 +150,10 @@ def test_given_up_while_the_volume_is_waited_for(start, new_mount, number):
         assert run_command("umount", "--lazy", first.path).returncode == 0  # its daemon holds the volume until the file is closed
         mount = new_mount(start=False, volume=first.volume)
         mount, command = start(mount=mount)
-        wait_until(lambda: len(processes_of(mount.volume)) > 2, 60, "the daemon is there")
+        wait_until(lambda: len(processes_of(mount.volume)) > 2, SOON, "the daemon is there")
         command.send_signal(number)
         command.wait(60 * kvc_env.SCALE)
-        wait_until(lambda: processes_of(mount.volume) == [first.pid], 20, "only the first daemon is left")
+        wait_until(lambda: processes_of(mount.volume) == [first.pid], SOON, "only the first daemon is left")
     first._wait_for_end(60)
     assert_nothing_is_left(mount, at_once=False)
 
@@ -176,7 +176,7 @@ def test_a_volume_whose_lock_another_program_holds(start, new_mount):
 def test_a_foreground_mount_that_is_unmounted_at_once_has_not_failed(start, preloaded):
     """A supervisor that restarts what fails would mount it again."""
     mount, command = start(preloaded("hang"), foreground=True)
-    wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
+    wait_until(lambda: mount_entry(mount.path) is not None, SOON, "the kernel's mount is there")
     subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
     output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
     assert command.returncode == 0, output
@@ -185,9 +185,9 @@ def test_a_foreground_mount_that_is_unmounted_at_once_has_not_failed(start, prel
 
 def test_a_request_that_is_read_as_the_kernel_unmounts_is_no_failure(start, preloaded):
     mount, command = start(preloaded("race"), foreground=True)
-    wait_until(lambda: mount_entry(mount.path) is not None and os.path.exists(os.path.join(mount.path, ".kvcachefs")), 60, "it is mounted")
+    wait_until(lambda: mount_entry(mount.path) is not None and os.path.exists(os.path.join(mount.path, ".kvcachefs")), SOON, "it is mounted")
     # Busy for a moment: the kernel lets go of what was looked at when it has time.
-    wait_until(lambda: subprocess.run(["fusermount3", "-u", mount.path], check=False).returncode == 0, 60, "it is unmounted")
+    wait_until(lambda: subprocess.run(["fusermount3", "-u", mount.path], check=False).returncode == 0, SOON, "it is unmounted")
     output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
     assert "Software caused connection abort" in output  # libfuse has seen it
     assert command.returncode == 0, output

@@ -14,7 +14,7 @@ import kvc_process
 
 def pytest_configure(config):
     config.addinivalue_line(
-        "markers", "deadline(seconds): abort the mounts and fail when the test takes longer (default 120)"
+        "markers", "deadline(seconds): abort the mounts and fail when the test takes longer (default 400)"
     )
     config.addinivalue_line("markers", "needs_daemon: has no meaning on a plain directory")
     config.addinivalue_line(
@@ -74,7 +74,7 @@ def _note_mount(request, mount):
 def _deadline(request):
     """A hang becomes a failure: the watchdog aborts the FUSE connections, which fails every blocked call."""
     marker = request.node.get_closest_marker("deadline")
-    seconds = (marker.args[0] if marker else 120) * kvc_env.SCALE
+    seconds = (marker.args[0] if marker else 400) * kvc_env.SCALE
     kvc_mount.watchdog().tell(op="arm", seconds=seconds, what=request.node.nodeid)
     yield
     kvc_mount.watchdog().tell(op="disarm")

@@ -16,6 +16,7 @@ import kvc_env
 import kvc_process
 
 PR_SET_PDEATHSIG = 1
+SOON = 60  # seconds, for wait_until(): only a hang takes so long, also on a machine that does much else
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -147,7 +148,7 @@ def mount_command(volume, path, options=None, foreground=True):
     return command
 
 
-def run_command(*arguments, timeout=120, **kwargs):
+def run_command(*arguments, timeout=300, **kwargs):
     """Runs `kvcachefs ARGUMENTS`; returns the completed process with stdout and stderr as text."""
     return subprocess.run(
         [kvc_env.BINARY, *arguments],
@@ -251,6 +252,10 @@ class Mount:
         except OSError:
             return ""
 
+    def wait_for_log(self, text, count=1):
+        """Until `text` was logged so many times: the daemon writes its log on a thread of its own, which may get its turn late."""
+        wait_until(lambda: self._read_log(0).count(text) >= count, SOON, f"the log has {count} of {text!r}")
+
     @property
     def pid(self):
         return self.process.pid
@@ -263,8 +268,10 @@ class Mount:
         if self.plain or self.process is None:
             return
         result = run_command("umount", self.path, timeout=seconds)
+        # A mount namespace that a test beside this one makes has the mounts of all tests for a moment: the daemon ends with that moment.
+        goes_on_elsewhere = result.returncode != 0 and "in another mount namespace" in result.stderr
         assert (
-            result.returncode == 0
+            result.returncode == 0 or goes_on_elsewhere
         ), f"umount: exit code {result.returncode}: {result.stdout}{result.stderr}\n{self.log_text()[-4000:]}"
         assert not self._mounted(), "umount came back, the mount is still there"
         self._wait_for_end(seconds)

@@ -118,7 +118,7 @@ class Gate:
 
     def wait(self):
         os.write(self._in_writer, b"x")
-        ready, _, _ = select.select([self._out_reader], [], [], 30 * kvc_env.SCALE)
+        ready, _, _ = select.select([self._out_reader], [], [], 120 * kvc_env.SCALE)
         if not ready:
             raise AssertionError("the other processes never came to this gate: one of them has failed")
         os.read(self._out_reader, 1)

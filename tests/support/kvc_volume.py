@@ -4,16 +4,29 @@ import os
 import threading
 
 
-def allocated_bytes(volume):
-    """Of all files below it, by their blocks; what goes away meanwhile counts nothing."""
-    total = 0
+def bytes_by_file(volume):
+    """{inode: bytes} of all files below it, by their blocks."""
+    found = {}
     for where, _, names in os.walk(volume):
         for name in names:
             try:
-                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+                status = os.lstat(os.path.join(where, name))
+                found[status.st_ino] = status.st_blocks * 512
             except FileNotFoundError:
                 pass
-    return total
+    return found
+
+
+def allocated_bytes(volume):
+    """Of all files below it, by their blocks; what goes away meanwhile counts nothing."""
+    return sum(bytes_by_file(volume).values())
+
+
+def bytes_at_once(volume):
+    """Of all files together, as they were at one moment. A walk does not see one moment: where it is held up, it counts what made room and
+    what came in its place. So there are two, and each file counts with the lower of its sizes in them: between the two it had that many."""
+    first, second = bytes_by_file(volume), bytes_by_file(volume)
+    return sum(min(count, second.get(inode, 0)) for inode, count in first.items())
 
 
 class Sampler:
@@ -41,11 +54,11 @@ class Sampler:
 
 
 class Samples(Sampler):
-    """The most that the volume came to. A walk does not see one moment: the lower of two counts."""
+    """The most that the volume came to."""
 
     def __init__(self, volume):
         super().__init__(0.05)
         self.volume, self.most = volume, 0
 
     def look(self):
-        self.most = max(self.most, min(allocated_bytes(self.volume), allocated_bytes(self.volume)))
+        self.most = max(self.most, bytes_at_once(self.volume))
