@@ -54,6 +54,12 @@ uint64_t demand_of(const PeerFigures& peer, uint64_t capacity_bytes) {
   return peer.taken_bytes() <= capacity_bytes ? peer.taken_bytes() : peer.physical_bytes;
 }
 
+// What a node that begins beside this one, and was alone until a moment ago, gives back once it has seen this one, by what it tells.
+uint64_t may_come_back(const PeerFigures& peer, uint64_t capacity_bytes) {
+  if (peer.life != Life::kMayLive) return 0;
+  return less_bytes(demand_of(peer, capacity_bytes), std::max(peer.physical_bytes, peer.wish_bytes));
+}
+
 bool evicts(const PeerFigures& peer) {
   return peer.life == Life::kLives && std::ranges::any_of(peer.evictable_by_age, [](uint64_t bytes) { return bytes > 0; });
 }
@@ -133,10 +139,11 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const auto living = static_cast<uint64_t>(1 + std::ranges::count(peers, Life::kLives, &PeerFigures::life));
   const bool competes = living > 1 || std::ranges::find(peers, Life::kMayLive, &PeerFigures::life) != peers.end();
 
-  uint64_t taken = 0, demand = 0, others_lack = 0, out_of_reach = 0;
+  uint64_t taken = 0, demand = 0, others_lack = 0, out_of_reach = 0, may_come = 0;
   for (const PeerFigures& peer : peers) {
     taken = add_bytes(taken, peer.taken_bytes());
     demand = add_bytes(demand, demand_of(peer, capacity));
+    may_come = add_bytes(may_come, may_come_back(peer, capacity));
     plan.others_make_room |= makes_room(peer, all);
     if (peer.life != Life::kLives) out_of_reach = add_bytes(out_of_reach, demand_of(peer, capacity));
     if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
@@ -149,7 +156,8 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const auto look_for_shortage = [&] {
     demand = add_bytes(demand, plan.wish_bytes);
     plan.is_short = demand > capacity;
-    if (!plan.is_short) return;
+    const bool may_end = demand - may_come <= capacity && !own.waits && !plan.others_lack;
+    if (!plan.is_short || may_end) return;
     const uint64_t lacking = std::min(demand - capacity + reach / kSlackPart, reach / kMostAtOncePart);
     plan.evict_bytes = part_of(lacking, own, peers);
   };

@@ -118,6 +118,23 @@ TEST(Claims, BesideOneOfWhichNothingIsKnownNothingIsClaimed) {
   EXPECT_TRUE(beside.others_make_room) << "it is worth waiting for";
 }
 
+// A node that was alone has claimed much ahead; that it lives is known when its HEAD has moved.
+TEST(Claims, NothingGoesForWhatANodeThatWasAloneGivesBack) {
+  OwnFigures begins = own(30 * kMiB);
+  begins.evicts = true;
+  begins.evictable_by_age[3] = 20 * kMiB;
+  PeerFigures alone = peer(40 * kMiB, Life::kMayLive);
+  alone.physical_bytes = alone.wish_bytes = 10 * kMiB;
+  const ClaimPlan beside = plan(begins, 31 * kMiB, {alone});
+  EXPECT_TRUE(beside.is_short);
+  EXPECT_EQ(beside.evict_bytes, 0u);
+  begins.waits = true;
+  EXPECT_GT(plan(begins, 31 * kMiB, {alone}).evict_bytes, 0u) << "a call cannot wait for that";
+  begins.waits = false;
+  alone.wish_bytes = 40 * kMiB;
+  EXPECT_GT(plan(begins, 31 * kMiB, {alone}).evict_bytes, 0u) << "it keeps it";
+}
+
 // The growth waits, so it does not use the claim; and it is wished for until it is claimed.
 TEST(Claims, WhatIndexesOfPeersWantIsWishedForAndRaisedLikeAnythingElse) {
   OwnFigures wants = own(4 * kMiB);
