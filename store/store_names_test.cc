@@ -123,6 +123,21 @@ TEST(StoreNames, ADirectoryTakesTheNameOfAFileInQuarantine) {
   EXPECT_EQ(store.read_file("f/g"), "x");
 }
 
+// The kernel may open it by the temporary name, for another writer, after its rename.
+TEST(StoreNames, WhatWasRenamedAMomentAgoIsLookedUpAgainThoughItLeftTheRam) {
+  TestStore store;
+  const std::string body(5000, 'b');
+  ASSERT_TRUE(store.write_file("t.tmp", body));
+  const ObjectId chunk = store->lookup(kRootId, "t.tmp", kFirst)->id;
+  ASSERT_TRUE(store.rename("t.tmp", "chunk"));
+  store.drain();
+  store->drop_caches();
+  const auto opened = store->open(chunk, kRewrite, kSecond);
+  ASSERT_FALSE(opened);
+  EXPECT_EQ(opened.error().code, Code::kStale);
+  EXPECT_EQ(store.read_file("chunk"), body);
+}
+
 // The kernel looks again and finds nothing: what the thread opens next is another file.
 TEST(StoreNames, WhoFindsNothingWhenLookingAgainIsToldOfTheNextFile) {
   TestStore store;

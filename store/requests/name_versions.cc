@@ -14,9 +14,6 @@ namespace kvcachefs {
 
 namespace {
 
-// For so long after a rename a truncating open is made to look the name up again: the kernel may open by what it knew before.
-constexpr int64_t kMovedNs = 10'000'000'000;
-
 StaleOpens::Told told_of(const OpenRequest& request, ObjectId id = {}) {
   return {.open = true, .write = request.write || request.truncate, .truncate = request.truncate, .object = id};
 }

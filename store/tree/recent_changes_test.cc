@@ -23,6 +23,14 @@ TEST(RecentChanges, AreKnownForTwoSeconds) {
   EXPECT_LT(changes.until_ns(id_of(3)), 0);
 }
 
+TEST(RecentChanges, OrForAsLongAsIsWanted) {
+  RecentChanges changes(10 * kSecond);
+  changes.note(id_of(1), 10 * kSecond);
+  EXPECT_TRUE(changes.has(id_of(1), 19 * kSecond));
+  EXPECT_FALSE(changes.has(id_of(1), 20 * kSecond));
+  EXPECT_EQ(changes.until_ns(id_of(1)), 20 * kSecond);
+}
+
 TEST(RecentChanges, WhereThereAreTooManyNoneIsMissed) {
   RecentChanges changes;
   for (uint64_t i = 1; i <= RecentChanges::kMost + 1; ++i) changes.note(id_of(i), 10 * kSecond + static_cast<int64_t>(i));

@@ -118,7 +118,8 @@ Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   object->in_place = in_place == InPlace::kWhole || in_place == InPlace::kPartly;
   object->patched = in_place == InPlace::kPatched;
   object->changed_in_part = in_place == InPlace::kPartly;
-  if (id.is_foreign()) object->relookup_until_ns = tree().recent_bodies_.until_ns(id);
+  object->relookup_until_ns = tree().recent_bodies_.until_ns(id);
+  if (!id.is_foreign()) object->moved_ns = std::max(tree().recent_moves_.until_ns(id), INT64_MIN / 2) - kMovedNs;
   tree().table_.emplace(id, object);
   return object;
 }
@@ -126,6 +127,14 @@ Result<ObjectPtr> Tree::Write::get(ObjectId id) {
 void Tree::Write::for_each(const std::function<void(const ObjectPtr&)>& visit) const {
   for (const auto& [id, object] : tree_->table_) visit(object);
 }
+
+namespace {
+// The kernel may still open it by a name that it has lost. With little memory get() soon makes it anew.
+void note_forgotten(const Object& object, int64_t now_ns, RecentChanges& moves, RecentChanges& bodies) {
+  if (now_ns - object.moved_ns.load(std::memory_order_relaxed) < kMovedNs) moves.note(object.id, now_ns);
+  if (object.relookup_until_ns.load(std::memory_order_relaxed) > now_ns) bodies.note(object.id, now_ns);
+}
+}  // namespace
 
 void Tree::Write::forget_if_idle(const ObjectPtr& object) {
   const Parts& parts = tree().parts_;
@@ -145,6 +154,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
       if (object->write_error || names().mentions(object->id)) return;  // the index may count its names differently
       if (keep_for_rename(object)) return;
       if (object->any_in_ram()) return;
+      note_forgotten(*object, parts.clock.monotonic_ns(), tree().recent_moves_, tree().recent_bodies_);
     }
     if (outdated) {
       object->units.clear();

@@ -43,6 +43,7 @@
 #include "store/tree/recent_changes.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
+#include "store/tree/tree_times.h"
 #include "store/tree/unlinked_queue.h"
 
 namespace kvcachefs {
@@ -146,6 +147,7 @@ class Tree {
   std::unordered_multimap<ObjectId, ObjectId> outdated_;  // Object::outdated of those in the table, by the object's id
   uint64_t outdated_given_ = 0;
   RecentChanges recent_changes_, recent_bodies_;  // of all kinds; the objects that got another body
+  RecentChanges recent_moves_{kMovedNs};          // objects that were renamed a moment before they left the table
   std::deque<Lingering> lingering_;        // oldest first
   std::deque<Lingering> kept_for_rename_;  // oldest first
   LostVersions lost_;
