@@ -162,7 +162,7 @@ void StoreImpl::build_name_requests() {
       [this](ObjectId id) { return peers_ ? std::optional(peers_->node_of(id)) : std::nullopt; }};
   attributes_.emplace(AttributeRequests::Parts{*tree_, *open_files_, *writes_, *in_place_, *accesses_, *extents_, *room_for_records_, *record_space_,
                                                *changes_, dirty_, unsaved_reads_, clock_, may_change, std::move(known), read_only_});
-  names_.emplace(NameRequests::Parts{*tree_, *versions_, *attributes_, *new_objects_, *room_for_records_, *accesses_, *changes_, dirty_,
+  names_.emplace(NameRequests::Parts{*tree_, *versions_, *attributes_, *new_objects_, *room_for_records_, *record_space_, *accesses_, *changes_, dirty_,
                                      *file_policy_, refusals_, *urgent_, probes_, counters_, options_, clock_, read_only_});
   renames_.emplace(RenameRequests::Parts{*tree_, *writes_, *changes_, dirty_, *urgent_, space_waiters_, probes_, options_, read_only_});
   lookups_.emplace(Lookups::Parts{*tree_, stale_opens_, *versions_, *new_objects_, *accesses_, *evictor_, peer_leases_, probes_, clock_});

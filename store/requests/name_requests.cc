@@ -19,6 +19,11 @@ Result<ObjectPtr> NameRequests::new_directory_entry(ObjectId parent, std::string
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
   const Tree::ForgetAfter forget(tree, directory);
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
+  // The targets of links can be long: the index shows that.
+  const bool is_link = object->type_bits == S_IFLNK;
+  if (!object->is_regular() && (parts_.records.bodiless_have_their_part() || (is_link && parts_.records.index_has_its_part())))
+    return fail(Code::kNoSpace, fmt::format("{}: directories, links and empty files take 1/{} of the capacity in the index; remove some",
+                                            entry_text(parent, name), RecordSpace::kIndexPart));
   KVC_TRY(tree.make_entry(directory, name, object));
   return object;
 }

@@ -37,6 +37,7 @@ class NameRequests {
     AttributeRequests& attributes;
     NewObjects& new_objects;
     RoomForRecords& room;
+    const RecordSpace& records;
     AccessTracker& accesses;
     const BodyChanges& changes;
     DirtyQueue& dirty;

@@ -117,7 +117,7 @@ class NameRequestsTest : public WritebackFixture {
                                  [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts&) {},
                                  [](ObjectId) { return std::nullopt; }},
                                 false}};
-  NameRequests names{{tree, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,
+  NameRequests names{{tree, versions, attributes, new_objects, room_for_records, records, accesses, changes, dirty, policy, refusals, urgent,
                       probes, counters, options, request_clock, false}};
   RenameRequests renames{{tree, writes, changes, dirty, urgent, space_waiters, probes, options, false}};
 };
@@ -133,6 +133,23 @@ TEST_F(NameRequestsTest, WhatIsCreatedIsThereAndOpenAndOneThatIsThereIsNotMadeAg
   EXPECT_EQ(counters.open_handles, 1u);
   close(handle);
   EXPECT_EQ(counters.open_handles, 0u);
+}
+
+// They are not evicted: else they could displace all chunks.
+TEST_F(NameRequestsTest, NamesWithoutABodyHaveAPartOfTheCapacity) {
+  records.measured({.index_bytes = kMiB, .bodiless_bytes = kGiB});
+  for (const auto& refused : {names.make_directory(kRootId, "d", 0755, kFirst), names.make_symlink(kRootId, "l", "target", kFirst),
+                              names.make_node(kRootId, "f", S_IFIFO | 0644, 0, kFirst)}) {
+    ASSERT_EQ(code_of(refused), Code::kNoSpace);
+    EXPECT_NE(refused.error().message.find("remove some"), std::string::npos) << refused.error().message;
+  }
+  EXPECT_TRUE(names.make_node(kRootId, "n", S_IFREG | 0644, 0, kFirst));
+  close(create("a"));
+  records.measured({.index_bytes = 256 * kMiB, .bodiless_bytes = 0});  // long targets
+  EXPECT_EQ(code_of(names.make_symlink(kRootId, "l", "target", kFirst)), Code::kNoSpace);
+  EXPECT_TRUE(names.make_directory(kRootId, "e", 0755, kFirst));
+  records.measured({.index_bytes = kMiB, .bodiless_bytes = 0});
+  EXPECT_TRUE(names.make_directory(kRootId, "d", 0755, kFirst));
 }
 
 TEST_F(NameRequestsTest, AFullVolumeTakesNoNewNamesOrAttributesUnlessRoomMayBeMade) {

@@ -13,7 +13,7 @@ constexpr uint64_t kRowTimes = 2;          // a row in half-filled pages takes s
 constexpr uint64_t kLeastJournalBytes = kMiB, kUsualJournalBytes = 64 * kMiB;
 constexpr uint64_t kLimitPart = 64;        // the part of the capacity that journals may take before a checkpoint
 constexpr uint64_t kLeastUnwrittenBytes = 2 * kMiB, kUnwrittenPart = 32;  // of the capacity: what waits for the journal takes four times its bytes
-constexpr uint64_t kLeastIndexBytes = 2 * kMiB;  // in which attributes can grow
+constexpr uint64_t kLeastIndexBytes = 2 * kMiB;  // in which attributes and names without a body can grow
 }  // namespace
 
 RecordSpace::RecordSpace(Space& space, uint64_t memory_bytes)
@@ -51,8 +51,9 @@ void RecordSpace::tell() {
                       journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_,
                       peers_ahead_is_kept_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
-  const uint64_t most_index = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart) + m.files_bytes;
-  index_has_its_part_.store(!m.index_is_elsewhere && m.index_bytes + overlay_bytes_ + accepted > most_index, std::memory_order_relaxed);
+  const uint64_t part = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart);
+  index_has_its_part_.store(!m.index_is_elsewhere && m.index_bytes + overlay_bytes_ + accepted > part + m.files_bytes, std::memory_order_relaxed);
+  bodiless_have_their_part_.store(!m.index_is_elsewhere && m.bodiless_bytes > part, std::memory_order_relaxed);
 }
 
 void RecordSpace::measured(const Measured& measured) {

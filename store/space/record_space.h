@@ -48,6 +48,7 @@ class RecordSpace {
     uint64_t checkpoint_bytes = 0;  // of the newest
     uint64_t index_bytes = 0;
     uint64_t files_bytes = 0;  // about what the index takes for files without attributes: rows, names and inline bodies
+    uint64_t bodiless_bytes = 0;  // the part of that for what has no body and cannot be evicted, and for directories
     bool index_is_elsewhere = false;  // not on the volume, where it takes nothing then
     uint64_t reserve_bytes = 0;       // kept for the journal
   };
@@ -76,6 +77,8 @@ class RecordSpace {
   // then on extended attributes do not grow: otherwise those of a few directories, which are not evicted, could displace all chunks.
   bool index_has_its_part() const { return index_has_its_part_.load(std::memory_order_relaxed); }
   static constexpr uint64_t kIndexPart = 8;
+  // True if directories, links and other names without a body take that part, as last measured. From then on no more are made, for the same reason.
+  bool bodiless_have_their_part() const { return bodiless_have_their_part_.load(std::memory_order_relaxed); }
   bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
   // Runs `retry` soon: when something was written, or a second later.
   void wait_for_xattrs(std::move_only_function<void()> retry);
@@ -121,7 +124,7 @@ class RecordSpace {
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since the first waiting call began to wait
   std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;
-  std::atomic<bool> crowded_{false}, index_has_its_part_{false};
+  std::atomic<bool> crowded_{false}, index_has_its_part_{false}, bodiless_have_their_part_{false};
   const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 

@@ -224,6 +224,19 @@ TEST_F(RecordSpaceTest, TheIndexHasItsPartWithWhatIsOnItsWayThere) {
   EXPECT_FALSE(records_.index_has_its_part());
 }
 
+TEST_F(RecordSpaceTest, NamesWithoutABodyHaveTheSamePart) {
+  constexpr uint64_t kPart = kLimit / RecordSpace::kIndexPart;
+  at_.bodiless_bytes = kPart;
+  records_.measured(at_);
+  EXPECT_FALSE(records_.bodiless_have_their_part());
+  at_.bodiless_bytes += 1024;
+  records_.measured(at_);
+  EXPECT_TRUE(records_.bodiless_have_their_part());
+  at_.index_is_elsewhere = true;
+  records_.measured(at_);
+  EXPECT_FALSE(records_.bodiless_have_their_part());
+}
+
 TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   int run = 0;
   records_.accept(64 * kMiB);

@@ -286,7 +286,10 @@ void Checkpointer::measure_overhead() {
   if (::stat(index_file().c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
   constexpr uint64_t kFileBytes = 1 * kKiB;  // row and name, in pages that are not full
+  constexpr uint64_t kBodilessBytes = 256;   // the same without a body
   const IndexTotals totals = parts_.index.totals();
+  const uint64_t bodies = totals.inline_bodies + totals.packed_bodies + totals.solo_bodies + totals.raw_bodies;
+  measured.bodiless_bytes = (totals.directories + totals.objects - std::min(totals.objects, bodies)) * kBodilessBytes;
   measured.files_bytes = totals.objects * kFileBytes + (totals.inline_bodies > 0 ? totals.logical_bytes - std::min(totals.logical_bytes, totals.live_bytes) : 0);
   if (peers_ != nullptr) peers_->measure();
   if (!epochs_bytes_) epochs_bytes_ = measure_epochs();

@@ -167,6 +167,25 @@ def test_records_keep_to_the_capacity(new_mount, what):
         assert done == most, "what takes no room is never refused"
 
 
+@pytest.mark.parametrize("what", ["directories", "symlinks"])
+def test_names_without_a_body_displace_no_chunks(new_mount, what):
+    mount = new_mount({"memory": "16M", "capacity": "16M"})
+    with open(join(mount, "chunk"), "wb") as file:
+        file.write(b"x" * 2 * MIB)
+    mount.drain()
+
+    def make(number):
+        path = join(mount, f"n{number}")
+        os.mkdir(path) if what == "directories" else os.symlink("t" * 100, path)
+
+    made = until_full(make, 30_000)
+    assert made < 30_000
+    assert os.stat(join(mount, "chunk")).st_size == 2 * MIB
+    for number in range(made):
+        (os.rmdir if what == "directories" else os.unlink)(join(mount, f"n{number}"))
+    wait_until(lambda: until_full(lambda _: make(made), 1) == 1, 30, "names can be made again")
+
+
 def test_no_inodes_left(new_mount, temp_dir):
     with disk(temp_dir, 256 * MIB, "mkfs.ext4", "-q", "-N", "64") as (where, _, _):
         mount = new_mount({"memory": "64M", "evict": "off"}, volume=os.path.join(where, "volume"))
