@@ -82,20 +82,28 @@ TEST_F(StorePeerRewrites, AFileThatGotAnotherBodyAMomentAgoIsLookedUpBeforeItIsO
     publish();
     return try_open(known, {.read = true});
   };
+  const auto grow_to = [&](uint64_t size_bytes) {
+    Handle* writer = a.open("x", {.write = true});
+    a.pwrite(writer, size_bytes - 500, TestStore::payload(2, 500));
+    ASSERT_TRUE(a.close(writer));
+  };
   store_at_a("x", 1);
   publish();
   EXPECT_EQ(open_to_read("x"), Code::kNoData) << "what is new has one size";
-  Handle* writer = a.open("x", {.write = true});
-  a.pwrite(writer, 500, TestStore::payload(2, 500));
-  ASSERT_TRUE(a.close(writer));
+  grow_to(1000);
   EXPECT_EQ(open_to_read("x"), Code::kStale);
   const auto found = b->lookup(kRootId, "x", kWriter);
   ASSERT_TRUE(found);
   EXPECT_EQ(found->size_bytes, 1000u);
-  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData);
-  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kStale) << "another open";
+  const auto reader = b->open(found->id, {.read = true}, kWriter);
+  ASSERT_TRUE(reader) << reader.error().message;
+  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData) << "the kernel has its size";
+  EXPECT_TRUE(b.close(*reader));
+  grow_to(1500);
+  EXPECT_EQ(open_to_read("x"), Code::kStale);
   EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData) << "it has no name to look up";
-  EXPECT_EQ(b.read_file("x").size(), 1000u);
+  EXPECT_EQ(try_open(found->id, {.read = true}), Code::kStale) << "the kernel has not its size";
+  EXPECT_EQ(b.read_file("x").size(), 1500u);
 }
 
 TEST_F(StorePeerRewrites, TheRefusedFileWasRenamedMeanwhileAndAnotherHasItsName) {

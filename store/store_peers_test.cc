@@ -407,6 +407,25 @@ TEST_F(StorePeersTakenFile, GoesAtAnUnmount) {
   EXPECT_FALSE(b.exists("d/x.tmp"));
 }
 
+// A program that gets EXDEV copies the file: it would take that of the other writer for its own.
+TEST_F(StorePeers, WhatTookTheNameOfAFileIsNotLinkedByTheWriterOfThatFile) {
+  ASSERT_TRUE(a.write_file("x.tmp", TestStore::payload(1, 5000), 1));
+  publish();
+  ASSERT_TRUE(b.unlink("x.tmp"));
+  ASSERT_TRUE(b.write_file("x.tmp", TestStore::payload(2, 5000)));
+  publish();
+  ASSERT_EQ(a.read_file("x.tmp"), TestStore::payload(2, 5000));
+  const auto link_by = [&](uint32_t thread) {
+    const auto linked = await<Stat>(a, [&](auto done) { a->link(testing::find(a, "x.tmp").id, kRootId, "x", {.thread_id = thread}, std::move(done)); });
+    return linked ? Code::kNoData : linked.error().code;
+  };
+  EXPECT_EQ(link_by(1), Code::kAbsentForNow);
+  EXPECT_EQ(link_by(static_cast<uint32_t>(getpid())), Code::kOtherNode);
+  ASSERT_TRUE(a.rename("x.tmp", "x", 1));
+  EXPECT_EQ(a.read_file("x"), TestStore::payload(1, 5000));
+  EXPECT_EQ(a.read_file("x.tmp"), TestStore::payload(2, 5000));
+}
+
 // Files of the volume that were removed and take room all the same, for this process has them open.
 size_t removed_and_open(const std::string& root) {
   size_t count = 0;

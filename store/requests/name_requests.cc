@@ -160,9 +160,10 @@ void NameRequests::link(ObjectId id, ObjectId parent, std::string_view name, con
     const Tree::ForgetAfter forget(tree, object);
     if (object->is_directory()) return fail(Code::kPermission, fmt::format("object {} is a directory", id.value));
     if (object->nlink == 0) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
-    KVC_TRY(tree.check_own(*object, fmt::format("object {}", id.value)));
-    if (object->temporary && !object->published && object->writer_thread != caller.thread_id && tree.lost_name_to(caller.thread_id, id))
+    const bool is_of_another = id.is_foreign() || (object->temporary && !object->published && object->writer_thread != caller.thread_id);
+    if (is_of_another && tree.lost_name_to(caller.thread_id, id))
       return fail(Code::kAbsentForNow, fmt::format("object {} is of another writer: another node took the name that this program's file had", id.value));
+    KVC_TRY(tree.check_own(*object, fmt::format("object {}", id.value)));
     {
       const auto object_lock = object->lock();
       if (object->write_error) return std::unexpected(*object->write_error);

@@ -165,6 +165,7 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
   // was not repeated as far as its open.
   const bool is_later = request.truncate && object->id.is_foreign() && !repeated.blind;
   if (repeated.repeats && !is_later) {
+    if (object->id.is_foreign() && kept == object) object->relookup_until_ns = 0;  // its lookup told what the object is now
     if (request.truncate) KVC_TRY(parts_.check_may_change(*object));
     take_over();
     return {};

@@ -140,8 +140,10 @@ std::optional<LostVersions::Lost> Tree::Write::lost_version(ObjectId parent, std
 
 // Gives it its link back, or, if it is hidden, takes its name. What peers have under the name stays.
 void Tree::Write::take_lost(NameState& state, const ObjectPtr& version) {
-  if (tree().lost_.take(version->id)) change_links(version, +1);
-  else state.leave_to_peers();
+  const bool was_hidden = !tree().lost_.take(version->id);
+  if (!was_hidden) change_links(version, +1);
+  const bool is_free = !state.child.valid() && state.overridden.empty();  // else a client here has given the name anew, or removed what peers have
+  if (was_hidden || is_free) state.leave_to_peers();
 }
 
 }  // namespace kvcachefs
