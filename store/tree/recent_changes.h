@@ -20,15 +20,16 @@ class RecentChanges {
   static constexpr size_t kMost = 16 * 1024;        // of more, all objects count as changed for that time
   explicit RecentChanges(int64_t for_ns = kForNs) : for_ns_(for_ns) {}
 
-  void note(ObjectId id, int64_t now_ns) {
-    while (!order_.empty() && (now_ns - order_.front().first >= for_ns_ || order_.size() >= kMost)) {
-      if (now_ns - order_.front().first < for_ns_) all_until_ns_ = order_.front().first + for_ns_;
+  // `at_ns`: when it changed. About ascending: an entry that is older than those before it is dropped late.
+  void note(ObjectId id, int64_t at_ns) {
+    while (!order_.empty() && (at_ns - order_.front().first >= for_ns_ || order_.size() >= kMost)) {
+      if (at_ns - order_.front().first < for_ns_) all_until_ns_ = std::max(all_until_ns_, order_.front().first + for_ns_);
       const auto found = at_ns_.find(order_.front().second);
       if (found != at_ns_.end() && found->second == order_.front().first) at_ns_.erase(found);
       order_.pop_front();
     }
-    at_ns_[id] = now_ns;
-    order_.emplace_back(now_ns, id);
+    at_ns_[id] = at_ns;
+    order_.emplace_back(at_ns, id);
   }
   bool has(ObjectId id, int64_t now_ns) const { return now_ns < until_ns(id); }
   int64_t until_ns(ObjectId id) const {  // until when it counts as changed; in the past: it does not

@@ -129,10 +129,11 @@ void Tree::Write::for_each(const std::function<void(const ObjectPtr&)>& visit) c
 }
 
 namespace {
-// The kernel may still open it by a name that it has lost. With little memory get() soon makes it anew.
+// The kernel may still open it by a name that it has lost. With little memory get() soon makes it anew, with the same times.
 void note_forgotten(const Object& object, int64_t now_ns, RecentChanges& moves, RecentChanges& bodies) {
-  if (now_ns - object.moved_ns.load(std::memory_order_relaxed) < kMovedNs) moves.note(object.id, now_ns);
-  if (object.relookup_until_ns.load(std::memory_order_relaxed) > now_ns) bodies.note(object.id, now_ns);
+  const int64_t moved_ns = object.moved_ns, relookup_until_ns = object.relookup_until_ns;
+  if (now_ns - moved_ns < kMovedNs) moves.note(object.id, moved_ns);
+  if (!object.id.is_foreign() && relookup_until_ns > now_ns) bodies.note(object.id, relookup_until_ns - RecentChanges::kForNs);
 }
 }  // namespace
 
