@@ -7,8 +7,8 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that was not renamed for so long is evicted like any other old file,
-constexpr int64_t kAboutToRenameNs = 10'000'000'000;  // ... or after this time, when nothing else is left to evict
+// A temporary name that was not renamed for so long is evicted like any other old file; after kAboutToRenameNs, when nothing else is left to evict.
+constexpr int64_t kLeftBehindNs = 600'000'000'000;
 }  // namespace
 
 std::optional<EvictGuard::Kept> EvictGuard::keeps(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
