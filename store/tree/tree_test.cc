@@ -448,7 +448,11 @@ TEST_F(TreeTest, WhereRoomIsWantedAVersionThatIsNotAboutToBeRenamedIsSwept) {
   EXPECT_FALSE(tree.write().sweep_versions(false, true));
   EXPECT_FALSE(in_ram(kBody)) << "its writer wrote another one";
   next();
-  two_versions(kThread, lives);
+  const ObjectPtr of_ended = two_versions(kThread, lives);
+  of_ended->writer_process = lives_too;
+  EXPECT_TRUE(tree.write().sweep_versions(false, true));
+  EXPECT_TRUE(in_ram(kBody)) << "another thread of its process may rename it";
+  of_ended->writer_process = kThread;
   EXPECT_FALSE(tree.write().sweep_versions(false, true));
   EXPECT_FALSE(in_ram(kBody)) << "its writer has ended";
 }

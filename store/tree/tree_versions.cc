@@ -306,7 +306,8 @@ bool Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
       if (id == kept) return false;
       ObjectPtr object = live(id);
       if (!object) return true;
-      const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && has_ended(object->writer_thread));
+      const uint32_t writer = object->writer_process != 0 ? object->writer_process : object->writer_thread;  // another thread of it may do the rename
+      const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && has_ended(writer));
       const auto object_lock = object->lock();
       if (object->handles > 0) return false;
       if (!is_left && now - object->last_write_ns < (room_is_wanted ? kAboutToRenameNs : kVersionLeftNs)) {
