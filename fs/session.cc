@@ -329,7 +329,7 @@ int run_mount(const MountRequest& request) {
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint, driver.found_dead_mount());
   if (!store) return readiness.failed(store.error());
   driver.store = store->get();
-  tune_heap(driver.store->options().memory_bytes);
+  if (options->store.memory_bytes == 0) tune_heap(driver.store->options().memory_bytes);
   driver.handles = std::make_unique<FileHandles>(driver);
   std::optional<StopOnSignals> stop_on_signals(std::in_place);
   readiness.watch();

@@ -224,6 +224,7 @@ Status Peers::meanwhile() {
   if (ending_) return fail(Code::kCanceled, "the node's daemon ends");
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns < meanwhile_ns_) return {};
+  note_requests(now_ns);
   write_head(now_ns);
   look(false, now_ns);
   if (show()) poll_due(false);

@@ -31,8 +31,8 @@ Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& o
 // work), or if the volume is local and HEAD was not written for a while, by the volume's clock, which is also `clock`.
 using Sleep = std::function<void(int64_t for_ns)>;
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
-                                                   int64_t most_ns = 3'000'000'000);
-// kBusy, naming the host, if a daemon lives elsewhere. Blocks for three seconds where HEAD has to be watched.
+                                                   int64_t most_ns = 5'000'000'000);  // the HEAD of an idle node moves every two seconds, three at most
+// kBusy, naming the host, if a daemon lives elsewhere. Blocks for five seconds where HEAD has to be watched.
 Status check_lives_nowhere_else(Volume& volume, const FileIdentity& own, const Clock& clock);
 
 }  // namespace kvcachefs

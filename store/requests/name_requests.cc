@@ -21,9 +21,10 @@ Result<ObjectPtr> NameRequests::new_directory_entry(ObjectId parent, std::string
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
   // The targets of links can be long: the index shows that.
   const bool is_link = object->type_bits == S_IFLNK;
-  if (!object->is_regular() && (parts_.records.bodiless_have_their_part() || (is_link && parts_.records.index_has_its_part())))
-    return fail(Code::kNoSpace, fmt::format("{}: directories, links and empty files take 1/{} of the capacity in the index; remove some",
-                                            entry_text(parent, name), RecordSpace::kIndexPart));
+  if (!object->is_regular() && parts_.records.bodiless_have_their_part())
+    return fail(Code::kNoSpace, entry_text(parent, name) + ": directories, links and empty files have their part of the capacity in the index; remove some");
+  if (is_link && parts_.records.index_has_its_part())
+    return fail(Code::kNoSpace, entry_text(parent, name) + ": links and attributes have their part of the capacity in the index; remove some");
   KVC_TRY(tree.make_entry(directory, name, object));
   return object;
 }

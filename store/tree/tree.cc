@@ -132,7 +132,7 @@ namespace {
 // The kernel may still open it by a name that it has lost. With little memory get() soon makes it anew, with the same times.
 void note_forgotten(const Object& object, int64_t now_ns, RecentChanges& moves, RecentChanges& bodies) {
   const int64_t moved_ns = object.moved_ns, relookup_until_ns = object.relookup_until_ns;
-  if (now_ns - moved_ns < kMovedNs) moves.note(object.id, moved_ns);
+  if (now_ns - moved_ns < kMovedNs && moves.until_ns(object.id) < moved_ns + kMovedNs) moves.note(object.id, moved_ns);
   if (!object.id.is_foreign() && relookup_until_ns > now_ns) bodies.note(object.id, relookup_until_ns - RecentChanges::kForNs);
 }
 }  // namespace

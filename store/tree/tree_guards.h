@@ -156,7 +156,7 @@ class Tree::Write final : public Tree::View {
   std::optional<LostVersions::Lost> lost_version(ObjectId parent, std::string_view name, const std::optional<Namespace::Found>& seen, uint32_t thread_id);
   // Makes `fresh` mean the name; `object`, which had it, stays as an older version.
   void add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object, const ObjectPtr& fresh);
-  bool sweep_versions(bool all, bool room_is_wanted = false);  // true: versions that give room back go within kAboutToRenameNs
+  void sweep_versions(bool all, bool room_is_wanted = false);
   void settle(const DirtyName& name, ObjectId durable);  // Namespace::settle(), but the name stays known while its file is written
 
   // --- objects that stay for a time only (tree_lingering.cc) ---

@@ -414,7 +414,7 @@ TEST_F(TreeTest, AVersionThatNobodyRenamesIsSwept) {
   EXPECT_FALSE(tree.has_versions());
 }
 
-TEST_F(TreeTest, WhereRoomIsWantedAVersionThatIsNotAboutToBeRenamedIsSwept) {
+TEST_F(TreeTest, WhereRoomIsWantedAVersionThatNobodyCanRenameIsSwept) {
   const auto lives = static_cast<uint32_t>(getpid()), lives_too = static_cast<uint32_t>(getppid());
   const auto two_versions = [&](uint32_t first_by, uint32_t second_by) {
     const ObjectPtr first = make(kBody, "a.tmp", S_IFREG | 0644, first_by);
@@ -424,37 +424,33 @@ TEST_F(TreeTest, WhereRoomIsWantedAVersionThatIsNotAboutToBeRenamedIsSwept) {
     another_version(first, kOther, "a.tmp", second_by);
     return first;
   };
+  const auto is_swept = [&](bool room_is_wanted) {
+    tree.write().sweep_versions(false, room_is_wanted);
+    return !in_ram(kBody);
+  };
   const auto next = [&] {
-    ASSERT_TRUE(tree.write().unlink(kRootId, "a.tmp", kThread));
+    tree.write().unlink(kRootId, "a.tmp", kThread);
+    tree.write().unlink(kRootId, "a.tmp", kThread);
     ASSERT_FALSE(in_ram(kBody) || in_ram(kOther));
   };
-  // Its writer may be about to rename it.
-  const ObjectPtr first = two_versions(lives, lives_too);
-  EXPECT_TRUE(tree.write().sweep_versions(false, /*room_is_wanted=*/true));
-  EXPECT_TRUE(in_ram(kBody));
-  clock.advance_ns(10 * kSecondNs);
-  EXPECT_FALSE(tree.write().sweep_versions(false)) << "no room is wanted";
-  EXPECT_TRUE(in_ram(kBody));
+  two_versions(lives, lives_too);
+  clock.advance_ns(20 * kSecondNs);
+  EXPECT_FALSE(is_swept(true)) << "its writer may rename it, however slowly";
+  next();
+  const ObjectPtr first = two_versions(lives, lives);
+  EXPECT_FALSE(is_swept(false)) << "no room is wanted";
   first->handles = 1;
-  EXPECT_FALSE(tree.write().sweep_versions(false, true)) << "nobody knows when it will be closed";
-  EXPECT_TRUE(in_ram(kBody));
+  EXPECT_FALSE(is_swept(true)) << "it is open";
   first->handles = 0;
-  EXPECT_FALSE(tree.write().sweep_versions(false, true)) << "no others are left";
-  EXPECT_FALSE(in_ram(kBody));
+  EXPECT_TRUE(is_swept(true)) << "its writer wrote another one";
   EXPECT_EQ(found("a.tmp"), kOther);
   EXPECT_EQ(space.reserved_bytes(), 0u);
   next();
-  two_versions(lives, lives);
-  EXPECT_FALSE(tree.write().sweep_versions(false, true));
-  EXPECT_FALSE(in_ram(kBody)) << "its writer wrote another one";
-  next();
   const ObjectPtr of_ended = two_versions(kThread, lives);
   of_ended->writer_process = lives_too;
-  EXPECT_TRUE(tree.write().sweep_versions(false, true));
-  EXPECT_TRUE(in_ram(kBody)) << "another thread of its process may rename it";
+  EXPECT_FALSE(is_swept(true)) << "another thread of its process may rename it";
   of_ended->writer_process = kThread;
-  EXPECT_FALSE(tree.write().sweep_versions(false, true));
-  EXPECT_FALSE(in_ram(kBody)) << "its writer has ended";
+  EXPECT_TRUE(is_swept(true)) << "its writer has ended";
 }
 
 TEST_F(TreeTest, WhatWasReplacedLingersForASecond) {

@@ -274,13 +274,13 @@ void Tree::Write::settle(const DirtyName& name, ObjectId durable) {
 
 // Drops older versions that nobody renamed, except the newest finished one, which the name means until a newer one is finished;
 // and a newest version that was never opened. `all`: at the end of the mount, also those written a moment ago; but not beside a
-// newer one that is not finished, for then the name means one of them. `room_is_wanted`: those that are not about to be renamed go as well,
-// for they keep room and cannot be evicted.
-bool Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
+// newer one that is not finished, for then the name means one of them. `room_is_wanted`: those whose process has ended, or whose thread finished a newer
+// one, go at once, for they keep room and cannot be evicted.
+void Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
   take_lost_versions(nullptr, all);
   std::vector<std::pair<DirtyName, ObjectId>> dropped;
   std::vector<ObjectId> not_renamed;  // by the threads that wrote them
-  bool some_left = false, some_go_soon = false;
+  bool some_left = false;
   const int64_t now = tree().parts_.clock.monotonic_ns();
   names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
     if (state.taken_later.valid()) {
@@ -310,10 +310,7 @@ bool Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
       const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && has_ended(writer));
       const auto object_lock = object->lock();
       if (object->handles > 0) return false;
-      if (!is_left && now - object->last_write_ns < (room_is_wanted ? kAboutToRenameNs : kVersionLeftNs)) {
-        some_go_soon |= object->holds_room() || object->reserved_bytes > 0;
-        return false;
-      }
+      if (!is_left && now - object->last_write_ns < kVersionLeftNs) return false;
       dropped.emplace_back(name, id);
       return true;
     });
@@ -328,7 +325,6 @@ bool Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
     names().put_back_pending(name);
   }
   if (!dropped.empty()) tree().parts_.dirty.wake();
-  return room_is_wanted && some_go_soon;
 }
 
 }  // namespace kvcachefs

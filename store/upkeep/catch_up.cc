@@ -19,10 +19,10 @@ void CatchUp::read(Then then) {
     number = ++last_;
     waiting_.emplace(number, std::move(waiting));
   }
-  refresh_([this, number](const Status&) { end(number); });
+  refresh_([this, number](const Status& read) { end(number, read.has_value()); });
 }
 
-void CatchUp::end(uint64_t number) {
+void CatchUp::end(uint64_t number, bool is_read) {
   Waiting ended;
   {
     const std::lock_guard lock(mutex_);
@@ -30,6 +30,7 @@ void CatchUp::end(uint64_t number) {
     if (found.empty()) return;  // it went on without
     ended = std::move(found.mapped());
     read_ns_ = std::max(read_ns_.load(), ended.begun_ns);
+    if (is_read) whole_ns_ = std::max(whole_ns_.load(), ended.begun_ns);
   }
   ended.then();
 }
@@ -43,7 +44,7 @@ void CatchUp::tick() {
     for (const auto& [number, waiting] : waiting_)
       if (now_ns - waiting.running_since_ns >= kPatienceNs) late.push_back(number);
   }
-  for (const uint64_t number : late) end(number);
+  for (const uint64_t number : late) end(number, /*is_read=*/false);
 }
 
 }  // namespace kvcachefs

@@ -50,6 +50,28 @@ TEST_F(CatchUpTest, IsDueAfterThisProcessStoodStillUntilTheOthersWereReadOnce) {
   EXPECT_FALSE(catch_up_.is_due());
 }
 
+TEST_F(CatchUpTest, IsBehindUntilAllOthersWereReadButNotForEver) {
+  EXPECT_FALSE(catch_up_.is_behind());
+  clock_.advance_ns(60 * kSecondNs);  // SIGSTOP
+  EXPECT_TRUE(catch_up_.is_behind());
+  catch_up_.read(count());
+  for (StatusCompletion& done : std::exchange(asked_, {})) done(fail(Code::kIo, "a node cannot be read"));
+  EXPECT_EQ(went_on_, 1) << "a call goes on";
+  EXPECT_FALSE(catch_up_.is_due());
+  EXPECT_TRUE(catch_up_.is_behind());
+  catch_up_.read(count());
+  pass(11);
+  EXPECT_EQ(went_on_, 2);
+  EXPECT_TRUE(catch_up_.is_behind()) << "that took too long";
+  catch_up_.read(count());
+  answer();
+  EXPECT_FALSE(catch_up_.is_behind());
+  clock_.advance_ns(60 * kSecondNs);
+  EXPECT_TRUE(catch_up_.is_behind());
+  pass(60);
+  EXPECT_FALSE(catch_up_.is_behind());
+}
+
 TEST_F(CatchUpTest, WhatWasReadBeforeAStopDoesNotCount) {
   catch_up_.read(count());
   clock_.advance_ns(60 * kSecondNs);

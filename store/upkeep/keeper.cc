@@ -86,7 +86,7 @@ bool Keeper::step(bool force) {
   parts_.checkpointer.sync_if_asked();
   due |= mend_index();  // work that failed meanwhile can succeed now
   parts_.tree.learn_writers();
-  if (parts_.tree.has_versions()) sweep_versions(/*room_is_wanted=*/parts_.space.room_bytes() < parts_.eviction.room_wanted(/*pressure=*/0));
+  if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);
   end_lingering();
   for (auto& then : parts_.read_ahead.kernel().take_stalled()) parts_.resumer.answer_later(std::move(then));
   parts_.files.settle();
@@ -191,7 +191,7 @@ bool Keeper::make_room() {
   const uint64_t before = given_back(), orphaned = parts_.space.orphaned_bytes();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   parts_.work.run();  // files that nobody needs are removed there, which releases their reservations
-  const bool versions_go_soon = sweep_versions(/*room_is_wanted=*/true);
+  if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false, /*room_is_wanted=*/true);
   const bool evicted = parts_.eviction.evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
   const uint64_t wanted = parts_.eviction.room_wanted(round->pressure);
@@ -212,13 +212,8 @@ bool Keeper::make_room() {
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || records_went || swept || compacts;
   if (gave_back) held_.restart_time();
-  if (!hold_round(*round, gave_back, versions_go_soon)) end_round(*round, gave_back, goes_on);
+  if (!hold_round(*round, gave_back)) end_round(*round, gave_back, goes_on);
   return true;
-}
-
-// Ends versions of temporary names that nobody will rename. True: others, which keep room, end within kPatienceNs.
-bool Keeper::sweep_versions(bool room_is_wanted) {
-  return parts_.tree.has_versions() && parts_.tree.write().sweep_versions(/*all=*/false, room_is_wanted);
 }
 
 void Keeper::end_round(const SpaceWaiters::Round& round, bool gave_back, bool goes_on) {
@@ -229,15 +224,14 @@ void Keeper::end_round(const SpaceWaiters::Round& round, bool gave_back, bool go
 // Returns true if the round ends or is held without any work here: of a capacity shared by several nodes more can be claimed, or others
 // evict chunks that are older than those of this node.
 bool Keeper::await_claim(const SpaceWaiters::Round& round) {
-  if (stopping_ || (parts_.shared == nullptr && !held_.is_held())) return false;
-  // Room may have come since: others evict, this node evicts ahead of the calls, and bodies that never come release theirs.
+  if (parts_.shared == nullptr || stopping_) return false;
+  // Room may have come since: others evict, and this node evicts ahead of the calls.
   const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
   const bool has_come = held_.is_held() ? room >= held_.least_room_bytes() + enough : round.pressure == 0 && room >= enough;
   if (has_come) {
     end_round(round, /*gave_back=*/true);
     return true;
   }
-  if (parts_.shared == nullptr) return false;
   using enum SharedCapacity::Room;
   switch (parts_.shared->look_for_room(held_.is_held())) {
     case kOwn: return false;
@@ -251,11 +245,10 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
   return false;
 }
 
-// The space to come back is kept by versions of temporary names that may still be renamed: the calls wait until those have ended. Or it is
-// held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
+// The space to come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not followed for
 // so long that their readers get errors instead. Such nodes are given up, once in a round, if the round has been held for long, or if a call
 // waits that earlier rounds did not help, whatever little came back meanwhile. Returns true if the round is held: it gave nothing back, and may yet.
-bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back, bool versions_go_soon) {
+bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back) {
   // What was evicted a moment ago comes back within this time if all nodes follow; so does what another node gives back that has
   // just given up a node.
   constexpr int64_t kFollowedNs = 2'000'000'000;
@@ -265,7 +258,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round, bool gave_back, bool v
   const bool gave_up = held_bytes > 0 && (round.pressure > 0 || waited_ns >= kPatienceNs) && give_up_on_peers(held_bytes, kPatienceNs);
   if (gave_back) return false;
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
-  if (held_bytes == 0 && !others_make_room && !versions_go_soon) return false;
+  if (held_bytes == 0 && !others_make_room) return false;
   if (!gave_up && waited_ns >= kPatienceNs + kFollowedNs) {
     held_.restart_time();
     if (others_make_room) parts_.shared->lose_patience();

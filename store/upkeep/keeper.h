@@ -101,8 +101,7 @@ class Keeper {
   void run();
   bool make_room();
   bool await_claim(const SpaceWaiters::Round& round);
-  bool sweep_versions(bool room_is_wanted);
-  bool hold_round(const SpaceWaiters::Round& round, bool gave_back, bool versions_go_soon);
+  bool hold_round(const SpaceWaiters::Round& round, bool gave_back);
   void hold_for_others();
   bool give_up_on_peers(uint64_t held_bytes, int64_t waited_ns);
   void hold(const SpaceWaiters::Round& round) { held_.hold(round, running_ns(), parts_.space.room_bytes()); }

@@ -42,7 +42,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     return status;
   };
   const auto applying = [this](uint32_t ordinal, const Batch& batch) {
-    if (!catch_up_.is_due()) tree_->keep_leased(ordinal, batch);  // while this process stood still the node may have given the bytes up
+    if (!catch_up_.is_behind()) tree_->keep_leased(ordinal, batch);  // while this process stood still the node may have given the bytes up
   };
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
@@ -97,16 +97,21 @@ Status PeerFollower::start() {
   return {};
 }
 
-// Serves only the claim, for which the other thread may be too busy.
+// Serves the claim, for which the other thread may be too busy, and what notices a standstill.
 void PeerFollower::run_claim() {
   if (parts_.running != nullptr) parts_.running->set_ticked(true);
-  while (!stopping_) {
+  constexpr uint32_t kCatchUpEvery = 4;
+  for (uint32_t rounds = 0; !stopping_; rounds = catch_up_.is_behind() ? rounds + 1 : 0) {
     claim_wakeup_.wait_for(std::chrono::milliseconds(RunningClock::kTickNs / 1'000'000));
     if (parts_.running != nullptr) parts_.running->tick();
-    if (catch_up_.is_due()) catch_up_.read([] {});  // until that has ended no evicted name is leased
+    // Until all others were read no evicted name is leased. While a read goes on each round lists everything, so there is one at a time, with pauses.
+    if (catch_up_.is_behind() && rounds % kCatchUpEvery == 0 && !catches_up_.exchange(true)) catch_up_.read([this] { catches_up_ = false; });
     catch_up_.tick();
     const bool lost = parts_.fence != nullptr && parts_.fence->is_lost();
-    if (!stopping_ && !lost) peers_->step_claim_if_late();
+    if (stopping_ || lost) continue;
+    if (parts_.running != nullptr) parts_.running->set_ticked(false);  // it reads and writes files: a slow server is no standstill
+    peers_->step_claim_if_late();
+    if (parts_.running != nullptr) parts_.running->set_ticked(true);
   }
   if (parts_.running != nullptr) parts_.running->set_ticked(false);
 }

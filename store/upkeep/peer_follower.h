@@ -132,7 +132,7 @@ class PeerFollower {
   struct Touches { std::atomic<bool> on_their_way{false}, failed{false}; };
   CatchUp catch_up_{parts_.running, [this](StatusCompletion done) { refresh(std::move(done)); }};
   const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // shared: the commit that tells them may end after this object
-  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false}, catches_up_{false};
   std::atomic<uint64_t> growth_bytes_{0};  // of the indexes of peers, at their next commits
   Wakeup wakeup_, claim_wakeup_;
   std::thread thread_, claim_thread_;

@@ -220,7 +220,7 @@ bool BulkLane::step(bool force) {
 void BulkLane::journal_again(const Tree::View& tree) {
   tree.names().for_each_dirty([&](const NameState& state) {
     const ObjectId kept = tree.version_to_keep(state);
-    const ObjectPtr version = kept.valid() ? tree.live(kept) : nullptr;
+    const ObjectPtr version = kept.valid() && kept != state.taken_later ? tree.live(kept) : nullptr;
     if (!version || version->durable) return;
     const auto lock = version->lock();
     parts_.changes.journal_again(version);
