@@ -120,7 +120,7 @@ struct Driver {
 
 inline Driver& driver_of(const Request& request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
 Caller caller_of(const Request& request);
-inline void reply_error(const Request& request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
+inline void reply_error(const Request& request, const Error& error) { fuse_reply_err(request, errno_to_answer(error)); }
 // Replies an error. If the object or the directory that the kernel named is gone, the answer is ESTALE: the kernel looks the name up
 // again and repeats the system call, once (nearly every call). The store keeps the object that this lookup finds until the call is
 // repeated. Gone::kName: the call is about a name in a directory; if the name is absent at the repetition, the answer is ENOENT. `create`: the
@@ -141,7 +141,7 @@ inline void reply_value(const Request& request, std::string_view value, size_t s
   fuse_reply_buf(request, value.data(), value.size());
 }
 inline void reply_status(const Request& request, const Status& status) {
-  fuse_reply_err(request, status ? 0 : errno_of(status.error()));
+  fuse_reply_err(request, status ? 0 : errno_to_answer(status.error()));
 }
 // Returns a completion that replies with its status.
 inline StatusCompletion replying(const Request& request) {

@@ -2,6 +2,8 @@
 
 #include <cerrno>
 
+#include "store/base/log.h"
+
 namespace kvcachefs {
 
 int errno_of(const Error& error) {
@@ -32,6 +34,12 @@ int errno_of(const Error& error) {
     case Code::kNoData: return ENXIO;  // SEEK_DATA and SEEK_HOLE past the end
   }
   return EIO;
+}
+
+int errno_to_answer(const Error& error) {
+  const int answer = errno_of(error);
+  if (answer == EIO) log::warn("a call was answered with an I/O error: {}: {}", code_name(error.code), error.message);
+  return answer;
 }
 
 }  // namespace kvcachefs

@@ -19,7 +19,7 @@ void reply_node(const Request& request, ObjectId node) {
   Driver& driver = driver_of(request);
   const auto stat = stat_shown(driver, node);
   // The kernel does not repeat the call: the program that uses the handle gets this ESTALE.
-  if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
+  if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_to_answer(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
   const fuse_entry_param entry = to_entry(driver, node, *stat);
   driver.passthrough.tell_again(node);

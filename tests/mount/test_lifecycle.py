@@ -503,6 +503,7 @@ def test_a_volume_that_was_removed_below_the_mount(new_mount):
 
     wait_until(is_refused, SOON, "new chunks are refused")
     assert put_errors == {errno.EIO}
+    mount.wait_for_log("a call was answered with an I/O error")  # with the reason
     for call in (os.mkdir, os.mkfifo, lambda path: os.symlink("to", path)):
         with pytest.raises(OSError) as caught:
             call(os.path.join(mount.path, "new"))
