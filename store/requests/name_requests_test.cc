@@ -230,6 +230,22 @@ TEST_F(NameRequestsTest, WhoWritesATemporaryNameAnewBesideItsWriterIsToldToLookA
   EXPECT_EQ(first->object->size_bytes, 5000u);
 }
 
+// Both were answered kStale while its writer still wrote it.
+TEST_F(NameRequestsTest, OneOfThoseThatWaitForTheFileOfAnEndedWriterGetsIt) {
+  constexpr uint32_t kEnded = 1'000'000'000;  // more than any thread has
+  Handle* const left = create("a.tmp");
+  write_at(left->object, 0, bytes_of(5000, 1));
+  left->object->writer_thread = kEnded;
+  const ObjectId its = left->object->id;
+  close(left);
+  Tree::Write held = tree.write();
+  const auto first = versions.version_to_write(held, kRootId, "a.tmp", its, kFirst);
+  const auto second = versions.version_to_write(held, kRootId, "a.tmp", its, kSecond);
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ((*first)->id, its);
+  EXPECT_NE((*second)->id, its);
+}
+
 TEST_F(NameRequestsTest, WhatIsGoneWhenItIsOpenedIsLookedUpAgainOnce) {
   const ObjectId file = store_file("a");
   Answer removed;

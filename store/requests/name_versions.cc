@@ -26,8 +26,18 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
   const Tree::ForgetAfter forget(tree, object);  // even if it is the answer: the caller keeps the object that is to be opened
-  if (object->id.is_foreign() || !object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
-  return new_version(tree, parent, name, object, caller);
+  if (object->id.is_foreign() || !object->is_regular()) return object;
+  if (tree.still_written_by_other(*object, caller.thread_id)) return new_version(tree, parent, name, object, caller);
+  if (object->temporary && !object->published) take_over(*object, caller);  // its writer has ended: one of those that wait for this gets it
+  return object;
+}
+
+// Caller holds the lock of the Tree. The thread is about to empty the file: from now on a version of its own is made for each other one.
+void NameVersions::take_over(Object& object, const Caller& caller) const {
+  if (object.writer_thread != caller.thread_id) object.writer_process = 0;
+  object.writer_thread = caller.thread_id;
+  const auto lock = object.lock();
+  object.last_write_ns = parts_.clock.monotonic_ns();
 }
 
 // A new empty object, to be opened and written by the caller; mode, owner and extended attributes are those of `object`.
@@ -154,10 +164,8 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
   const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > parts_.clock.monotonic_ns();
   if (!request.truncate && !request.write && !recheck && !parts_.stale_opens.knows(caller.thread_id)) return {};
   Tree::Write tree = parts_.tree.write();
-  auto take_over = [&] {
-    if (!request.truncate || object->writer_thread == caller.thread_id) return;
-    object->writer_thread = caller.thread_id;
-    object->writer_process = 0;
+  const auto take_over = [&] {
+    if (request.truncate) this->take_over(*object, caller);
   };
   StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, object);
   kept = std::move(repeated.kept);

@@ -67,6 +67,7 @@ class NameVersions {
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
 
  private:
+  void take_over(Object& object, const Caller& caller) const;
   bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
   Result<ObjectPtr> to_be_written(const ObjectPtr& object, ObjectId id, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
