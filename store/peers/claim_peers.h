@@ -33,7 +33,7 @@ class ClaimPeers {
 
   ClaimPeers(Volume& volume, FileIdentity own, const Clock& clock) : volume_(volume), own_(std::move(own)), clock_(clock) {}
 
-  // Takes in what Discovery, which looks each second, has found since. Probes locks and counts blocks, a little at a time.
+  // Takes in what Discovery, which looks every one to two seconds, has found since. Probes locks and counts blocks, a little at a time.
   void take_in(const std::map<std::string, Discovery::Node>& nodes);
   // Lists all nodes and reads their HEADs now. Returns an error if a node that may count for more than is known cannot be read.
   Status read_all();

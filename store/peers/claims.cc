@@ -13,7 +13,7 @@ constexpr uint64_t kAheadPart = 4;      // ... at most this part of what the liv
 constexpr uint64_t kAloneAheadPart = 12;  // the same where no other node lives: only this node uses the rest of the volume
 constexpr uint64_t kSparePart = 8;      // of the unclaimed bytes, for all nodes together: claimed ahead for a burst
 constexpr uint64_t kSlackPart = 64;     // of what the living nodes can have: evicted beyond what is lacking, so that eviction does not run every second
-constexpr uint64_t kMostAtOncePart = 8; // ... at most this part in one go, for views are old; the next look is a second later
+constexpr uint64_t kMostAtOncePart = 8; // ... at most this part in one go, for views are old; the next look is one to two seconds later
 
 using Life = PeerFigures::Life;
 

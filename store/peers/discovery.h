@@ -57,7 +57,7 @@ class Discovery {
     kSeldom,    // the same, and which nodes there are every fourth second only
     kAll,       // everything: finds all that was there before the call
   };
-  // Reads each HEAD, and directories. Call about every second.
+  // Reads each HEAD, and directories. Call every one to two seconds.
   void look(Listing listing = Listing::kWhereDue);
   const std::map<std::string, Node>& nodes() const { return nodes_; }
   // To be kept for the next life.

@@ -301,7 +301,7 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   peer.polled_ns = now_ns;
   ++peer.polls;
   Outlook outlook = node.outlook();
-  // Where the journal does not say that it goes on in another file, HEAD does, a second later; a refresh does not wait for that.
+  // Where the journal does not say that it goes on in another file, HEAD does, within two seconds; a refresh does not wait for that.
   if (const JournalPosition at = peer.replica->position(); thorough && at.epoch == outlook.epoch && at.offset > 0) {
     const auto seqs = list_seqs(*parts_.volume, journal_directory(peer.node, at.epoch), ".log");
     if (seqs && !seqs->empty() && seqs->back() > at.seq) outlook.written = std::max(outlook.written, std::optional(JournalPosition{at.epoch, seqs->back(), 0}));

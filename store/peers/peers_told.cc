@@ -14,7 +14,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, except during the longest steps of a load
+constexpr int64_t kUnheardMs = 10'000;  // HEADs are read every one to two seconds, except during the longest steps of a load
 constexpr int64_t kCheckpointPatienceNs = 10 * Peers::kSecondNs;  // a daemon that begins makes the checkpoint within seconds
 
 // The node's LOCK is free, so no daemon reads anything under its name. On a network volume a lock proves less: there its HEAD must also have
