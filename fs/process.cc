@@ -186,9 +186,9 @@ void lower_oom_score() {
   std::ofstream(kPath) << kWanted << std::endl;
 }
 
-// The C library would raise the size from which it maps a block separately, and that from which a heap gives its end back, to the largest size that was
-// ever freed. With fixed small ones a batch of records costs a page fault for each 4 KiB, each time (64 KiB chunks: 150,000 a run instead of 61,000).
-// The last (its largest value) makes libfuse's block of each request one of those that are not merged with their neighbours when they are freed: the
+// The first two set the size from which a block is mapped separately, and that from which a heap gives its end back. Unset, the C library raises both to
+// the largest size that was ever freed. Where there is memory they are large: with small ones a batch of records costs a page fault for each 4 KiB, each
+// time (64 KiB chunks: 150,000 a run instead of 61,000). The last (its largest value) makes libfuse's block of each request one of those that are not merged with their neighbours when they are freed: the
 // library takes such a block by calloc(), which does not use the cache of the thread (64 KiB chunks: 1.5 % of the daemon's time).
 void tune_heap(uint64_t memory_bytes) {
 #ifdef M_MMAP_THRESHOLD

@@ -249,12 +249,7 @@ TEST_F(CommitterTest, AVersionThatIsRenamedWhileTheBatchOfANewerOneIsWrittenStay
   ASSERT_TRUE(is_journaled(older));
   older->writer_thread = 7;
   newer->writer_thread = 8;
-  {
-    Tree::Write names = tree.write();
-    auto state = names.names().edit(kRootId, "x.tmp");
-    ASSERT_TRUE(state);
-    names.add_version(*state, kRootId, "x.tmp", older, newer);
-  }
+  add_version("x.tmp", older, newer);
   write(newer, 5000);
   const int64_t mtime_ns = older->attributes.mtime_ns;
   int renamed = 0;

@@ -217,12 +217,7 @@ TEST_F(KeeperTest, ACallThatWaitsForRoomGetsWhatAVersionOfAnEndedProcessKeeps) {
   version(older, kEnded);
   const Place place = place_of(older);
   auto newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
-  {
-    Tree::Write names = tree.write();
-    auto state = names.names().edit(kRootId, "x.tmp");
-    ASSERT_TRUE(state);
-    names.add_version(*state, kRootId, "x.tmp", older, newer);
-  }
+  add_version("x.tmp", older, newer);
   write_at(newer, 0, bytes_of(kPackBelow + 1, 1));
   version(newer, static_cast<uint32_t>(getppid()));
   run();
@@ -245,12 +240,7 @@ TEST_F(KeeperTest, ACallDoesNotWaitForAVersionThatIsOpen) {
   older->last_write_ns = clock.monotonic_ns();
   older->add_handle();
   auto newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);
-  {
-    Tree::Write names = tree.write();
-    auto state = names.names().edit(kRootId, "x.tmp");
-    ASSERT_TRUE(state);
-    names.add_version(*state, kRootId, "x.tmp", older, newer);
-  }
+  add_version("x.tmp", older, newer);
   SpaceWaiters::Turn turn;
   bool tried = false;
   ASSERT_TRUE(space_waiters.wait(turn, [&] { tried = true; }));

@@ -177,12 +177,7 @@ TEST_F(LanesTest, ACallWaitsUntilWhatLostItsRecordMeanwhileIsJournaledAgain) {
   ASSERT_TRUE(is_journaled(older));
   older->writer_thread = 7;
   newer->writer_thread = 8;
-  {
-    Tree::Write names = tree.write();
-    auto state = names.names().edit(kRootId, "x.tmp");
-    ASSERT_TRUE(state);
-    names.add_version(*state, kRootId, "x.tmp", older, newer);
-  }
+  add_version("x.tmp", older, newer);
   write_at(newer, 0, bytes_of(5000, 2));
   Answer answer;
   int batches = 0;

@@ -23,8 +23,8 @@ def allocated_bytes(volume):
 
 
 def bytes_at_once(volume):
-    """Of all files together, as they were at one moment. A walk does not see one moment: where it is held up, it counts what made room and
-    what came in its place. So there are two, and each file counts with the lower of its sizes in them: between the two it had that many."""
+    """Of all files together, no more than they had at one moment. A walk does not see one moment: where it is held up, it counts what made room and
+    what came in its place. So there are two, and each file counts with the lower of its sizes in them: between the two it had at least that many, unless it was changed twice."""
     first, second = bytes_by_file(volume), bytes_by_file(volume)
     return sum(min(count, second.get(inode, 0)) for inode, count in first.items())
 

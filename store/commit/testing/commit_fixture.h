@@ -159,6 +159,13 @@ class CommitFixture : public ::testing::Test {
     }
     ASSERT_TRUE(names.rename(asked));
   }
+  // Another writer of a temporary name, which `older` has, begins.
+  void add_version(const std::string& name, const ObjectPtr& older, const ObjectPtr& newer) {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit(kRootId, name);
+    ASSERT_TRUE(state);
+    names.add_version(*state, kRootId, name, older, newer);
+  }
   void unlink(const std::string& name) { ASSERT_TRUE(tree.write().unlink(kRootId, name, 0)); }
 
   // --- what a lane does ---
