@@ -181,6 +181,7 @@ void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_in
   if (flags == RENAME_NOREPLACE) mode = RenameMode::kNoReplace;
   else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
   else if (flags != 0) return void(fuse_reply_err(request, EINVAL));
+  const ReadAheadAfterAnswer later(*driver.store);
   driver.store->rename(object_of(request, parent), name, object_of(request, new_parent), new_name, mode, caller_of(request),
                        [request](Status status) { reply_object_status(request, status, Gone::kName); });
 }

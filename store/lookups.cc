@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
+#include "store/tree/temporary_names.h"
 #include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
@@ -48,6 +49,11 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       if (stat && found->type_bits == S_IFREG) stat->brief |= will_be_told(parent, child, caller);
       if (body) parts_.peer_leases.told(parent, body->id);
       tree.unlock();  // others wait for the tracker's lock, too
+      // A temporary name that is absent is about to be created, and says nothing of chunks.
+      if (!found && !body && TemporaryNames::may_be_renamed(name)) {
+        parts_.probes.missed(caller.thread_id, parent, name, ProbeCounts::Miss::kNeverSeen);
+        return stat;
+      }
       parts_.accesses.probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                              stat ? stat->size_bytes : 0, parts_.clock.monotonic_ns());
       if (body) parts_.accesses.probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, parts_.clock.monotonic_ns());

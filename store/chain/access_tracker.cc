@@ -115,9 +115,9 @@ void AccessTracker::learn(const Report& report) {
         else listener->probed(report.thread_id, report.parent, report.name, report.id, report.bytes);
       }
       if (report.directory) return remember_directory(report.parent, report.name, report.id);
-      const NameStem stem = stem_of(report.parent, report.name);
-      if (report.id.valid()) file_stems_.remember(report.id, stem);
       const ChainKey key = chain_key(report.parent, report.name);
+      const NameStem stem = stem_of(report.parent, report.name, key);
+      if (report.id.valid()) file_stems_.remember(report.id, stem);
       return chains_.on_probe(report.thread_id, stem, key, report.id, report.bytes, report.now_ns);
     }
     case Report::Of::kOpen: {
@@ -126,6 +126,9 @@ void AccessTracker::learn(const Report& report) {
       return chains_.on_open(report.thread_id, stem, handle, report.id, report.bytes, report.now_ns);
     }
     case Report::Of::kRead: return chains_.on_read(handle, report.id, report.offset, report.bytes, report.now_ns);
+    case Report::Of::kPublish:
+      for (AccessListener* listener : listeners_)
+        listener->published(report.thread_id, report.parent, report.name, report.id, report.bytes);
   }
 }
 
@@ -135,8 +138,11 @@ void AccessTracker::kick_if_wanted(Lock& lock) {
   if (wanted && kick_) kick_();
 }
 
-NameStem AccessTracker::stem_of(ObjectId parent, std::string_view name) {
-  return file_stem(directory_stems_.find(parent).value_or(kRootStem), name);
+NameStem AccessTracker::stem_of(ObjectId parent, std::string_view name, ChainKey key) {
+  const NameStem directory = directory_stems_.find(parent).value_or(kRootStem);
+  Stemmed& known = stemmed_[key.value % kStemmed];
+  if (known.key != key || known.directory != directory) known = {key, directory, file_stem(directory, name)};
+  return known.stem;
 }
 
 void AccessTracker::remember_directory(ObjectId parent, std::string_view name, ObjectId id) {
@@ -148,7 +154,7 @@ void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::st
   for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
   const Lock lock = lock_up_to_date();
   const ChainKey key = chain_key(parent, name);
-  chains_.on_made(thread_id, stem_of(parent, name), key);
+  chains_.on_made(thread_id, stem_of(parent, name, key), key);
   remember_directory(parent, name, id);
   pass_on_announcement(parent, key, id);
 }
@@ -201,10 +207,10 @@ ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::str
   catch_up();
   for (AccessListener* listener : listeners_) listener->created(parent, name, id);
   const Lock lock = lock_up_to_date();
-  const NameStem stem = stem_of(parent, name);
-  file_stems_.remember(id, stem);
   ChainOrigin origin;
   origin.key = chain_key(parent, name);
+  const NameStem stem = stem_of(parent, name, origin.key);
+  file_stems_.remember(id, stem);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
   origin.sequence = chains_.on_create(thread_id, stem, now_ns);
@@ -215,18 +221,24 @@ ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::str
 
 void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin,
                               uint64_t size_bytes) {
-  catch_up();
-  for (AccessListener* listener : listeners_) listener->published(thread_id, parent, name, id, size_bytes);
-  const Lock lock = lock_up_to_date();
-  const NameStem stem = stem_of(parent, name);
-  file_stems_.remember(id, stem);
-  origin.key = chain_key(parent, name);
-  origin.stem = stem.stem;
-  chains_.on_made(thread_id, stem, origin.key);
-  if (!chains_.announced(origin.key) && body_of_sidecar(name).empty()) {
-    if (const auto of_parent = announced_directories_.extract(parent); !of_parent.empty()) origin.key = of_parent.mapped();
+  {
+    const Lock lock = lock_up_to_date();
+    origin.key = chain_key(parent, name);
+    const NameStem stem = stem_of(parent, name, origin.key);
+    file_stems_.remember(id, stem);
+    origin.stem = stem.stem;
+    chains_.on_made(thread_id, stem, origin.key);
+    if (!chains_.announced(origin.key) && body_of_sidecar(name).empty()) {
+      if (const auto of_parent = announced_directories_.extract(parent); !of_parent.empty()) origin.key = of_parent.mapped();
+    }
+    chains_.on_publish(origin.key, stem, id);
   }
-  chains_.on_publish(origin.key, stem, id);
+  Report report{Report::Of::kPublish, id};
+  report.thread_id = thread_id;
+  report.parent = parent;
+  report.name = name;
+  report.bytes = size_bytes;
+  take(report);
 }
 
 std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& items) {

@@ -7,6 +7,7 @@
 // Lock: mutex_ (rank kAccesses). The given row loader runs under it: it may look up one row of the index. The notes have a leaf of their own.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -59,6 +60,7 @@ class AccessTracker {
     for (AccessListener* listener : listeners_) listener->written(id, size_bytes);
   }
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
+  // The listeners are told later by a thread that holds: the caller has the lock of the names.
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
   // Returns the order in which to lay out bodies that are sealed together, and learns it as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
@@ -84,7 +86,7 @@ class AccessTracker {
 
  private:
   struct Report {
-    enum class Of : uint8_t { kProbe, kOpen, kRead } of = Of::kProbe;
+    enum class Of : uint8_t { kProbe, kOpen, kRead, kPublish } of = Of::kProbe;
     ObjectId id;
     int64_t now_ns = 0;
     uint32_t thread_id = 0;
@@ -107,7 +109,7 @@ class AccessTracker {
   // Caller holds mutex_.
   void work_off();
   void learn(const Report& report);
-  NameStem stem_of(ObjectId parent, std::string_view name);
+  NameStem stem_of(ObjectId parent, std::string_view name, ChainKey key);
   void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
   void pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id);
   void kick_if_wanted(Lock& lock);
@@ -118,6 +120,13 @@ class AccessTracker {
   Chains chains_;
   StemMemory directory_stems_;
   StemMemory file_stems_;  // of files probed, created or opened lately
+  // The stems of the last names: a chunk's name is probed, found absent and stored within a moment.
+  struct Stemmed {
+    ChainKey key;
+    NameStem directory, stem;
+  };
+  static constexpr size_t kStemmed = 64;
+  std::array<Stemmed, kStemmed> stemmed_{};
   // Directories whose names were announced, until a file is published in them: a client that asks for a path stops at the first
   // absent directory, and never asks for the file's name.
   std::unordered_map<ObjectId, ChainKey> announced_directories_;

@@ -155,6 +155,25 @@ TEST(AccessTracker, WhatIsNotedKeepsItsOrder) {
   EXPECT_EQ(told.lines.back(), "opened 2") << "a thread that does not hold is heard at once";
 }
 
+TEST(AccessTracker, ListenersAreToldOfARenameAfterTheAnswerAndInItsOrder) {
+  Rows stored;
+  Told told;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  ChainOrigin origin = tracker.created(7, kParent, "a.tmp", id_of(1), 1);
+  const ChainKey before = origin.key;
+  told.lines.clear();
+  tracker.hold();
+  tracker.published(7, kParent, "a", id_of(1), origin, 1);
+  EXPECT_NE(origin.key, before) << "its place in the chain is known at once";
+  EXPECT_TRUE(told.lines.empty());
+  std::thread([&] { tracker.deleted(id_of(1)); }).join();
+  EXPECT_EQ(told.lines, (std::vector<std::string>{"published a", "deleted 1"}));
+  tracker.settle();
+  tracker.published(7, kParent, "b", id_of(2), origin, 1);
+  EXPECT_EQ(told.lines.back(), "published b") << "a thread that does not hold is heard at once";
+}
+
 TEST(AccessTracker, WhatIsNotedWaitsAfterTheReleaseForAnyThreadThatSettles) {
   Rows stored;
   Told told;

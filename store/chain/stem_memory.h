@@ -1,11 +1,15 @@
-// The stems of recently used names, by object. Bounded: two generations; the older one is erased bit by bit while the younger one
-// fills, so that no call takes long and used entries stay.
+// The stems of recently used names, by object: a table of fixed size. An object has its place in one of the table's sets, and the entry of the set
+// that was used least lately goes for a new one. So each call touches one place in RAM, and allocates nothing.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <optional>
-#include <unordered_map>
-#include <utility>
+#include <vector>
 
 #include "store/base/types.h"
 #include "store/chain/stream.h"
@@ -15,36 +19,42 @@ namespace kvcachefs {
 // Not thread-safe.
 class StemMemory {
  public:
-  explicit StemMemory(size_t max_stems = 200'000) : generation_size_(max_stems / 2) {}
+  explicit StemMemory(size_t max_stems = 131'072) : sets_(std::bit_floor(std::max<size_t>(max_stems / kWays, 1))) {}
 
   void remember(ObjectId id, NameStem stem) {
-    if (young_.size() >= generation_size_ && !young_.contains(id)) {
-      std::swap(dying_, old_);  // it is empty by now
-      std::swap(old_, young_);
-    }
-    young_.insert_or_assign(id, stem);
-    old_.erase(id);
-    for (int i = 0; i < 2 && !dying_.empty(); ++i) dying_.erase(dying_.begin());
+    Set& set = set_of(id);
+    const auto place = std::ranges::find(set, id, &Entry::id);
+    use(set, place == set.end() ? set.end() - 1 : place) = {id, stem};
   }
   std::optional<NameStem> find(ObjectId id) {
-    if (auto found = young_.find(id); found != young_.end()) return found->second;
-    auto found = old_.find(id);
-    if (found == old_.end()) return std::nullopt;
-    const NameStem stem = found->second;
-    remember(id, stem);
-    return stem;
+    Set& set = set_of(id);
+    const auto place = std::ranges::find(set, id, &Entry::id);
+    if (!id.valid() || place == set.end()) return std::nullopt;
+    return use(set, place).stem;
   }
   void erase(ObjectId id) {
-    young_.erase(id);
-    old_.erase(id);
+    Set& set = set_of(id);
+    const auto place = std::ranges::find(set, id, &Entry::id);
+    if (place == set.end()) return;
+    std::rotate(place, place + 1, set.end());
+    set.back() = {};
   }
-  size_t size() const { return young_.size() + old_.size(); }
+  size_t most() const { return sets_.size() * kWays; }
 
  private:
-  using Stems = std::unordered_map<ObjectId, NameStem>;
-  size_t generation_size_;
-  Stems young_, old_;
-  Stems dying_;  // no longer searched: freeing all of it at once would take long
+  static constexpr size_t kWays = 8;
+  struct Entry {
+    ObjectId id;  // invalid: free
+    NameStem stem;
+  };
+  using Set = std::array<Entry, kWays>;  // lately used ones first
+  Set& set_of(ObjectId id) { return sets_[std::hash<ObjectId>()(id) & (sets_.size() - 1)]; }
+  static Entry& use(Set& set, Set::iterator place) {
+    std::rotate(set.begin(), place, place + 1);
+    return set.front();
+  }
+
+  std::vector<Set> sets_;
 };
 
 }  // namespace kvcachefs

@@ -3,7 +3,15 @@
 #include <algorithm>
 #include <cstring>
 
+#include "store/base/ascii.h"
+
 namespace kvcachefs {
+
+using ascii::is_alnum;
+using ascii::is_digit;
+using ascii::is_hex;
+using ascii::is_letter;
+
 namespace {
 
 constexpr uint64_t mix(uint64_t x) {
@@ -26,11 +34,6 @@ uint64_t absorb(uint64_t seed, std::string_view text) {
   if (!text.empty()) std::memcpy(&word, text.data(), text.size());
   return mix(h ^ word);
 }
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
-bool is_alnum(char c) { return is_digit(c) || is_letter(c); }
 
 bool all_hex(std::string_view token) { return std::all_of(token.begin(), token.end(), is_hex); }
 size_t count_digits(std::string_view token) {

@@ -3,7 +3,6 @@
 //
 // Names are parsed leniently and never by a client's naming scheme: runs that look like hashes become one wildcard, and so do
 // fan-out directories ("3f", "a07"). A file name without such a run is opaque: only its directory and suffix count.
-// directories ("3f", "a07") too, and a file name without such a run is opaque: only its directory and suffix count.
 #pragma once
 
 #include <cstddef>

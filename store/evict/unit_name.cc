@@ -3,19 +3,20 @@
 #include <algorithm>
 #include <span>
 
+#include "store/base/ascii.h"
 #include "store/base/bytes.h"
 #include "store/base/checksum.h"
 
 namespace kvcachefs::evict {
+
+using ascii::is_alnum;
+using ascii::is_digit;
+using ascii::is_hex;
+
 namespace {
 
 constexpr size_t kShortestHash = 8;
 constexpr std::string_view kSidecarSuffix = ".metadata";
-
-bool is_digit(char c) { return c >= '0' && c <= '9'; }
-bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool is_alnum(char c) { return is_digit(c) || is_letter(c); }
-bool is_hex(char c) { return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
 // Hashes its input without a buffer for the whole name.
 class Absorber {

@@ -2,7 +2,18 @@
 
 #include <algorithm>
 
+#include "store/base/bytes.h"
+#include "store/base/checksum.h"
+
 namespace kvcachefs::evict {
+
+UnitName UnitTable::name_of(uint32_t directory, std::string_view name) const {
+  const StemKey stem = directories_[directory].stem;
+  const uint64_t key = checksum(as_bytes(name), stem.value);
+  Named& named = named_[key % kNamed];
+  if (named.key != key) named = {key, unit_name(stem, name)};
+  return named.of;
+}
 
 uint32_t UnitTable::directory(ObjectId id) {
   if (const uint32_t slot = find_directory(id); slot != kNoSlot) return slot;
@@ -79,7 +90,7 @@ uint16_t UnitTable::stem_number(StemKey stem) {
 UnitKey UnitTable::unit_for(ObjectId id, UnitKey wanted) const {
   const uint32_t first = first_of(wanted);
   if (first == kNoSlot || entries_[first].members < kMostMembers) return wanted;
-  return {mix_key(id.value) | 1};
+  return own_unit(id);
 }
 
 uint32_t UnitTable::add(ObjectId id, uint32_t directory, uint64_t cookie, const UnitName& name) {

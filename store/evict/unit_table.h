@@ -1,9 +1,10 @@
 // The objects of each unit, where each has its name, and what was last known of it. A name is stored as its directory and the cookie by
-// which the directory lists it, so that the names of 10 million objects are not in RAM twice. Pure data, not thread-safe.
+// which the directory lists it, so that the names of 10 million objects are not in RAM twice. Pure data, not thread-safe, not even name_of().
 //
 // 48 bytes an object, and twice 6 to 9 in the indexes; 24, and 6 to 9, a directory.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 
@@ -69,8 +70,9 @@ class UnitTable {
 
   // If more names than this share an apparent content hash, it does not identify them: each further name is a unit of its own.
   static constexpr uint16_t kMostMembers = 2048;
-  // The unit and stem of a name in a directory.
-  UnitName name_of(uint32_t directory, std::string_view name) const { return unit_name(directories_[directory].stem, name); }
+  static UnitKey own_unit(ObjectId id) { return {mix_key(id.value) | 1}; }
+  // The unit and stem of a name in a directory. Remembers the last names: a chunk's name is asked for when it is probed, found absent and stored.
+  UnitName name_of(uint32_t directory, std::string_view name) const;
   // The object must not be in the table yet.
   uint32_t add(ObjectId id, uint32_t directory, uint64_t cookie, const UnitName& name);
   void move(uint32_t slot, uint32_t directory, uint64_t cookie, const UnitName& name);
@@ -100,6 +102,10 @@ class UnitTable {
   UnitOf unit_key() const { return {&entries_}; }
   DirectoryKey directory_key() const { return {&directories_}; }
   StemOf stem_key() const { return {&stems_}; }
+  struct Named {
+    uint64_t key = 0;  // hash of the directory's stem and the name
+    UnitName of;
+  };
   uint16_t stem_number(StemKey stem);
   UnitKey unit_for(ObjectId id, UnitKey wanted) const;
   void link(uint32_t slot);
@@ -111,6 +117,8 @@ class UnitTable {
   KeyIndex index_, units_, directory_index_;  // units_: the first entry of each unit
   PagedVector<StemKey> stems_;
   KeyIndex stem_index_;
+  static constexpr size_t kNamed = 64;  // the stores under way at a time
+  mutable std::array<Named, kNamed> named_{};
   uint32_t free_entry_ = kNoSlot, free_directory_ = kNoSlot;
   size_t objects_ = 0, directory_count_ = 0;
 };

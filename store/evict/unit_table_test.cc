@@ -28,6 +28,18 @@ TEST(UnitTableTest, ObjectsOfOneHashAreOneUnit) {
   EXPECT_EQ(table.objects(), 2u);
 }
 
+TEST(UnitTableTest, TheUnitOfANameFollowsTheStemOfItsDirectory) {
+  UnitTable table;
+  table.directory(kRootId);
+  table.name_directory(kRootId, "model-a", object(1));
+  const uint32_t directory = table.find_directory(object(1));
+  const UnitName before = table.name_of(directory, kHash);
+  EXPECT_EQ(table.name_of(directory, kHash), before) << "as the second time";
+  table.name_directory(kRootId, "model-b", object(1));
+  EXPECT_NE(table.name_of(directory, kHash), before);
+  EXPECT_EQ(table.name_of(directory, kHash), unit_name(directory_stem(kRootStem, "model-b"), kHash));
+}
+
 TEST(UnitTableTest, ADirectoryIsKeptAsLongAsSomethingIsInIt) {
   UnitTable table;
   table.directory(kRootId);

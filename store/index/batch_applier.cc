@@ -308,7 +308,7 @@ Status BatchApplier::remove_nameless() {
     KVC_ASSIGN(auto* const entry, object(id));
     if (entry->row == nullptr || entry->row->names > 0 || id == kRootId) continue;
     if (entry->row->is_directory()) {
-      KVC_ASSIGN(const bool in_use, before_.has_names(id, effect_.rows.names));
+      KVC_ASSIGN(const bool in_use, before_.has_names(id, effect_.rows.names.rows()));
       if (in_use) continue;  // stays, nameless: else its entries would lie in a directory that does not exist
     }
     subtract_from_totals(entry->row->object, effect_.totals);

@@ -25,7 +25,7 @@ class RowSource {
   virtual Result<NameRow> read_names(NameKey key) const = 0;                            // empty: none
   virtual Result<ExtentUsage> read_extent(ExtentId id) const = 0;                       // no bodies: none
   // Whether `directory` has a name once the rows in `above` hold.
-  virtual Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const = 0;
+  virtual Result<bool> has_names(ObjectId directory, const NameRows::Rows& above) const = 0;
   virtual EpochHighs read_epoch(uint32_t epoch) const = 0;
 };
 

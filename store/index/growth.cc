@@ -32,7 +32,7 @@ void IndexGrowth::add(const Layer& rows) {
     const ObjectRecord& object = row->object;
     add_row(kFixedBytes + bytes_of(object.attributes.xattrs) + object.body.inline_bytes.size() + object.body.checksums.size() * sizeof(uint64_t));
   }
-  for (const auto& [key, row] : rows.names) {
+  for (const auto& [key, row] : rows.names.rows()) {
     uint64_t bytes = 0;
     for (const NameEntry& entry : row) bytes += kNumberBytes + entry.name.size();
     if (!row.empty()) add_row(bytes);

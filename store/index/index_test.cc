@@ -87,6 +87,28 @@ TEST_F(IndexTest, PutAndNameMakeAFileVisible) {
   EXPECT_EQ(index_->highest_number(4), 0u);
 }
 
+TEST_F(IndexTest, ANameThatWasAbsentIsFoundAsSoonAsABatchHasIt) {
+  const auto is_there = [&] {
+    const auto found = index_->find_name(kRootId, "a");
+    EXPECT_TRUE(found);
+    return found && found->has_value();
+  };
+  for (uint64_t round = 0; round < 4; ++round) {
+    const bool commits = round % 2 == 1;
+    EXPECT_FALSE(is_there());
+    EXPECT_FALSE(is_there()) << "remembered";
+    apply({PutRecord{make_file(id(10 + round), packed(1, 10 + round))}, NameRecord{kRootId, "a", id(10 + round)}});
+    if (commits) {
+      ASSERT_TRUE(index_->commit());
+    }
+    EXPECT_TRUE(is_there());
+    apply({UnnameRecord{kRootId, "a", id(10 + round)}});
+    if (commits) {
+      ASSERT_TRUE(index_->commit());
+    }
+  }
+}
+
 TEST_F(IndexTest, HighsOutliveTheirObjectsAndTheProcess) {
   apply({PutRecord{make_file(id(9), packed(7, 0))}, NameRecord{kRootId, "a", id(9)}});
   apply({UnnameRecord{kRootId, "a", id(9)}});

@@ -1,7 +1,6 @@
 #include "store/index/lmdb_index.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,12 +13,6 @@
 #include "store/journal/record_codec.h"
 
 namespace kvcachefs {
-
-namespace {
-
-constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
-
-}  // namespace
 
 template <class Map, class Key>
 const typename Map::mapped_type* LmdbIndex::in_overlay(Map Layer::* table, const Key& key) const {
@@ -125,13 +118,19 @@ Result<bool> LmdbIndex::has_object(ObjectId id) const {
 }
 
 Result<NameRow> LmdbIndex::read_names(NameKey key) const {
+  uint64_t as_of = 0;
   {
     std::shared_lock lock(overlay_mutex_);
     if (const auto* row = in_overlay(&Layer::names, key)) return *row;
+    as_of = batches_;
   }
+  if (absent_.holds(key, as_of)) return NameRow{};
   Bytes value;
   KVC_ASSIGN(const bool found, get(Table::kNames, name_key(key), value));
-  if (!found) return NameRow{};
+  if (!found) {
+    if (!loading_) absent_.note(key, as_of);
+    return NameRow{};
+  }
   return checked(decode_name_row(key, value));
 }
 
@@ -194,87 +193,6 @@ Result<std::optional<ExtentUsage>> LmdbIndex::find_extent(ExtentId id) const {
   return usage;
 }
 
-LmdbIndex::OverlayNames LmdbIndex::overlay_names(ObjectId parent, uint64_t after, size_t limit,
-                                                 const std::map<NameKey, NameRow>* above) const {
-  OverlayNames found;
-  found.covered = kLastCookie;
-  const auto take = [&](const std::map<NameKey, NameRow>& names) {
-    size_t taken = 0;
-    for (auto at = names.upper_bound({parent, after}); at != names.end() && at->first.parent == parent; ++at) {
-      if (++taken > limit) {  // this layer has more
-        found.covered = std::min(found.covered, at->first.cookie - 1);
-        break;
-      }
-      found.rows.emplace(at->first.cookie, at->second);  // newer layers were added before and win
-    }
-  };
-  if (above != nullptr) take(*above);
-  {
-    std::shared_lock lock(overlay_mutex_);
-    visit_layers([&](const Layer& layer) {
-      take(layer.names);
-      return false;
-    });
-  }
-  found.rows.erase(found.rows.upper_bound(found.covered), found.rows.end());
-  return found;
-}
-
-Result<std::vector<NameEntry>> LmdbIndex::merge_names(ObjectId parent, uint64_t after, size_t limit,
-                                                      const std::map<NameKey, NameRow>* above) const {
-  std::vector<NameEntry> names;
-  const auto emit = [&names](NameRow&& row) { std::ranges::move(row, std::back_inserter(names)); };
-  while (names.size() < limit && after != kLastCookie) {
-    // Each round is complete up to `covered`; removed rows may make it yield fewer names than were asked for.
-    OverlayNames newer = overlay_names(parent, after, limit + 64, above);
-    auto next = newer.rows.begin();
-    Status status;
-    const auto merge = [&](ByteSpan key_bytes, ByteSpan value) {
-      const auto key = checked(parse_name_key(key_bytes));
-      if (!key) {
-        status = std::unexpected(key.error());
-        return false;
-      }
-      if (key->parent != parent || key->cookie > newer.covered) return false;
-      for (; next != newer.rows.end() && next->first < key->cookie && names.size() < limit; ++next) {
-        emit(std::move(next->second));
-      }
-      if (names.size() >= limit) return false;
-      if (next != newer.rows.end() && next->first == key->cookie) {
-        emit(std::move(next->second));
-        ++next;
-        return names.size() < limit;
-      }
-      auto row = checked(decode_name_row(*key, value));
-      if (!row) {
-        status = std::unexpected(std::move(row).error());
-        return false;
-      }
-      emit(std::move(*row));
-      return names.size() < limit;
-    };
-    KVC_TRY(env_->scan(Table::kNames, name_key({parent, after + 1}), merge));
-    KVC_TRY(status);
-    for (; next != newer.rows.end() && names.size() < limit; ++next) emit(std::move(next->second));
-    after = newer.covered;
-  }
-  return names;
-}
-
-Result<std::vector<NameEntry>> LmdbIndex::list(ObjectId parent, uint64_t after, size_t limit) const {
-  return merge_names(parent, after, limit, nullptr);
-}
-
-Result<bool> LmdbIndex::is_empty(ObjectId directory) const {
-  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, nullptr));
-  return first.empty();
-}
-
-Result<bool> LmdbIndex::has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const {
-  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, &above));
-  return !first.empty();
-}
-
 Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosition after) {
   // Only apply() changes the active layer, so rows that are read here stay valid until they are changed below; a commit in
   // between moves rows but does not change them.
@@ -283,6 +201,7 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   std::unique_lock lock(overlay_mutex_);
   for (const auto& [epoch, highs] : effect.rows.epochs) epochs_[epoch] = highs;
   active_.absorb(std::move(effect.rows));
+  ++batches_;
   state_.totals = effect.totals;
   state_.stamp = std::max(state_.stamp, batch.stamp);
   state_.position = after;
@@ -391,7 +310,7 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
   for (const auto& [id, row] : rows.objects) ids.push_back(id);
   std::ranges::sort(ids);
   for (const ObjectId id : ids) KVC_TRY(write(Table::kObjects, object_key(id), rows.objects.at(id).get()));
-  for (const auto& [key, row] : rows.names) KVC_TRY(write_names(key, row));
+  for (const auto& [key, row] : rows.names.rows()) KVC_TRY(write_names(key, row));
   for (const auto& [id, usage] : rows.extents) {
     KVC_TRY(write(Table::kExtents, extent_key(id), usage.bodies == 0 ? nullptr : &usage));
   }
@@ -433,6 +352,7 @@ Status LmdbIndex::load(Record&& record) {
 Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   if (!loader_) return fail(Code::kInvalid, "index: no load was begun");
   KVC_TRY(loader_->finish(position, stamp));
+  absent_.clear();
   std::unique_lock lock(overlay_mutex_);
   state_ = loader_->state();
   epochs_ = loader_->epochs();

@@ -12,6 +12,7 @@
 
 #include "store/base/mutex.h"
 #include "store/base/units.h"
+#include "store/index/absent_names.h"
 #include "store/index/batch_applier.h"
 #include "store/index/bulk_loader.h"
 #include "store/index/index.h"
@@ -97,7 +98,7 @@ class LmdbIndex final : public Index, private RowSource {
   Result<bool> has_object(ObjectId id) const override;
   Result<NameRow> read_names(NameKey key) const override;
   Result<ExtentUsage> read_extent(ExtentId id) const override;
-  Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const override;
+  Result<bool> has_names(ObjectId directory, const NameRows::Rows& above) const override;
   EpochHighs read_epoch(uint32_t epoch) const override;
 
   // The overlay's names of a directory after `after`, merged from all layers, complete up to cookie `covered`.
@@ -106,9 +107,9 @@ class LmdbIndex final : public Index, private RowSource {
     uint64_t covered = 0;
   };
   OverlayNames overlay_names(ObjectId parent, uint64_t after, size_t limit,
-                             const std::map<NameKey, NameRow>* above) const;
+                             const NameRows::Rows* above) const;
   Result<std::vector<NameEntry>> merge_names(ObjectId parent, uint64_t after, size_t limit,
-                                             const std::map<NameKey, NameRow>* above) const;
+                                             const NameRows::Rows* above) const;
   // Looks the key up in the layers, newest first; null if none has the row.
   template <class Map, class Key>
   const typename Map::mapped_type* in_overlay(Map Layer::* table, const Key& key) const;
@@ -152,6 +153,7 @@ class LmdbIndex final : public Index, private RowSource {
   mutable LeafMutex scrub_mutex_;       // a leaf; guards the next two
   ScrubMark scrub_mark_, scrub_found_;  // scrub_found_: as open() found it
   mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // held over memory work only
+  mutable AbsentNames absent_;
   bool closed_cleanly_ = false;              // fixed by open()
   bool replaced_another_ = false;            // likewise
   bool is_of_another_ = false;  // set by open_existing() when it fails for that
@@ -162,6 +164,7 @@ class LmdbIndex final : public Index, private RowSource {
   std::unique_ptr<Frozen> writing_;  // constant while set: commit() reads it without the lock
   bool frozen_since_commit_ = false;
   IndexState state_;                       // with everything applied
+  uint64_t batches_ = 0;                   // applied since open(); what absent_ holds is as of this
   std::map<uint32_t, EpochHighs> epochs_;  // with everything applied
   JournalPosition committed_;
 };

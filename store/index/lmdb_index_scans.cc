@@ -1,5 +1,6 @@
-// Scans of whole tables of the index; and the scrub mark.
+// Scans of whole tables of the index, and of the names of a directory; and the scrub mark.
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -8,6 +9,93 @@
 #include "store/journal/record_codec.h"
 
 namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
+
+}  // namespace
+
+LmdbIndex::OverlayNames LmdbIndex::overlay_names(ObjectId parent, uint64_t after, size_t limit,
+                                                 const NameRows::Rows* above) const {
+  OverlayNames found;
+  found.covered = kLastCookie;
+  const auto take = [&](const NameRows::Rows& names) {
+    size_t taken = 0;
+    for (auto at = names.upper_bound({parent, after}); at != names.end() && at->first.parent == parent; ++at) {
+      if (++taken > limit) {  // this layer has more
+        found.covered = std::min(found.covered, at->first.cookie - 1);
+        break;
+      }
+      found.rows.emplace(at->first.cookie, at->second);  // newer layers were added before and win
+    }
+  };
+  if (above != nullptr) take(*above);
+  {
+    std::shared_lock lock(overlay_mutex_);
+    visit_layers([&](const Layer& layer) {
+      take(layer.names.rows());
+      return false;
+    });
+  }
+  found.rows.erase(found.rows.upper_bound(found.covered), found.rows.end());
+  return found;
+}
+
+Result<std::vector<NameEntry>> LmdbIndex::merge_names(ObjectId parent, uint64_t after, size_t limit,
+                                                      const NameRows::Rows* above) const {
+  std::vector<NameEntry> names;
+  const auto emit = [&names](NameRow&& row) { std::ranges::move(row, std::back_inserter(names)); };
+  while (names.size() < limit && after != kLastCookie) {
+    // Each round is complete up to `covered`; removed rows may make it yield fewer names than were asked for.
+    OverlayNames newer = overlay_names(parent, after, limit + 64, above);
+    auto next = newer.rows.begin();
+    Status status;
+    const auto merge = [&](ByteSpan key_bytes, ByteSpan value) {
+      const auto key = checked(parse_name_key(key_bytes));
+      if (!key) {
+        status = std::unexpected(key.error());
+        return false;
+      }
+      if (key->parent != parent || key->cookie > newer.covered) return false;
+      for (; next != newer.rows.end() && next->first < key->cookie && names.size() < limit; ++next) {
+        emit(std::move(next->second));
+      }
+      if (names.size() >= limit) return false;
+      if (next != newer.rows.end() && next->first == key->cookie) {
+        emit(std::move(next->second));
+        ++next;
+        return names.size() < limit;
+      }
+      auto row = checked(decode_name_row(*key, value));
+      if (!row) {
+        status = std::unexpected(std::move(row).error());
+        return false;
+      }
+      emit(std::move(*row));
+      return names.size() < limit;
+    };
+    KVC_TRY(env_->scan(Table::kNames, name_key({parent, after + 1}), merge));
+    KVC_TRY(status);
+    for (; next != newer.rows.end() && names.size() < limit; ++next) emit(std::move(next->second));
+    after = newer.covered;
+  }
+  return names;
+}
+
+Result<std::vector<NameEntry>> LmdbIndex::list(ObjectId parent, uint64_t after, size_t limit) const {
+  return merge_names(parent, after, limit, nullptr);
+}
+
+Result<bool> LmdbIndex::is_empty(ObjectId directory) const {
+  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, nullptr));
+  return first.empty();
+}
+
+Result<bool> LmdbIndex::has_names(ObjectId directory, const NameRows::Rows& above) const {
+  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, &above));
+  return !first.empty();
+}
 
 // A scan comes by all pages of the file: those behind it do not stay mapped.
 Status LmdbIndex::scan_whole(Table table, const LmdbEnv::RowFunction& row) const {

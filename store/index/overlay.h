@@ -10,6 +10,7 @@
 
 #include "store/base/records.h"
 #include "store/index/index.h"
+#include "store/index/name_rows.h"
 #include "store/index/rows.h"
 
 namespace kvcachefs {
@@ -17,7 +18,7 @@ namespace kvcachefs {
 // Whole rows; each replaces the row of the same key in the layers below. A removed row is kept as a marker.
 struct Layer {
   std::unordered_map<ObjectId, std::shared_ptr<const ObjectRow>> objects;            // removed: null
-  std::map<NameKey, NameRow> names;                                                  // removed: empty
+  NameRows names;                                                                    // removed: empty
   std::map<ExtentId, ExtentUsage> extents;                                           // removed: no bodies
   std::unordered_map<ObjectId, std::shared_ptr<const SuccessorsRecord>> successors;  // removed: null
   std::map<uint32_t, EpochHighs> epochs;
@@ -30,7 +31,7 @@ struct Layer {
   // `newer` wins.
   void absorb(Layer&& newer) {
     absorb_rows(objects, newer.objects);
-    absorb_rows(names, newer.names);
+    names.absorb(std::move(newer.names));
     absorb_rows(extents, newer.extents);
     absorb_rows(successors, newer.successors);
     absorb_rows(epochs, newer.epochs);

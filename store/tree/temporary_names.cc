@@ -2,8 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <functional>
+
+#include "store/base/ascii.h"
 
 namespace kvcachefs {
 
@@ -12,20 +13,13 @@ namespace {
 constexpr std::array<std::string_view, 7> kTemporary = {"tmp", "temp", "part", "partial", "incomplete", "inprogress", "unfinished"};
 constexpr std::array<std::string_view, 5> kLocked = {"lock", "lck", "pid", "mutex", "semaphore"};
 
-bool equal_but_for_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
-}
-
 template <class Is>
 bool any_word(std::string_view name, const Is& is) {
-  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0; };
-  for (auto begin = name.begin(); begin != name.end();) {
-    begin = std::find_if(begin, name.end(), is_letter);
-    const auto end = std::find_if_not(begin, name.end(), is_letter);
-    const std::string_view word(begin, end);
-    if (is(word)) return true;
-    begin = end;
+  for (size_t begin = 0; begin < name.size();) {
+    size_t end = begin;
+    while (end < name.size() && ascii::is_alnum(name[end])) ++end;
+    if (end > begin && is(name.substr(begin, end - begin))) return true;
+    begin = end + 1;
   }
   return false;
 }
@@ -33,7 +27,7 @@ bool any_word(std::string_view name, const Is& is) {
 template <class Words>
 bool has_word(std::string_view name, const Words& words) {
   return any_word(name, [&](std::string_view word) {
-    return std::any_of(words.begin(), words.end(), [&](std::string_view known) { return equal_but_for_case(word, known); });
+    return std::any_of(words.begin(), words.end(), [&](std::string_view known) { return ascii::equal_but_for_case(word, known); });
   });
 }
 
@@ -64,9 +58,9 @@ bool TemporaryNames::created(ObjectId parent, std::string_view name) {
 
 bool TemporaryNames::may_be_renamed(std::string_view name) {
   return any_word(name, [](std::string_view word) {
-    const auto is_word = [&](std::string_view known) { return equal_but_for_case(word, known); };
-    if (std::any_of(kTemporary.begin(), kTemporary.end(), is_word) || equal_but_for_case(word.substr(0, 3), "tmp")) return true;
-    return word.size() > 4 && equal_but_for_case(word.substr(0, 4), "temp") && std::isdigit(static_cast<unsigned char>(word[4])) != 0;
+    const auto is_word = [&](std::string_view known) { return ascii::equal_but_for_case(word, known); };
+    if (std::any_of(kTemporary.begin(), kTemporary.end(), is_word) || ascii::equal_but_for_case(word.substr(0, 3), "tmp")) return true;
+    return word.size() > 4 && ascii::equal_but_for_case(word.substr(0, 4), "temp") && ascii::is_digit(word[4]);
   });
 }
 

@@ -62,6 +62,7 @@ uint32_t Tree::Write::writer_process(Object& object) {
 // --- choosing ---
 
 bool Tree::View::has_versions(ObjectId parent, std::string_view name) const {
+  if (!tree_->has_versions()) return false;
   const NameState* state = names().dirty(parent, name);
   return state != nullptr && !state->older_versions.empty();
 }

@@ -118,7 +118,8 @@ uint32_t Evictor::enter(uint32_t directory, std::string_view name, const UnitNam
   if (entry.directory == directory && entry.cookie == cookie) return slot;
   const UnitKey before = entry.unit;
   table_.move(slot, directory, cookie, of);
-  if (before != entry.unit) unit_left(before);
+  const bool never_known = entry.is(kYoung) && before == evict::UnitTable::own_unit(id);
+  if (before != entry.unit && !never_known) unit_left(before);
   if (pins_ > 0) settle_pin(table_.at(slot));
   return slot;
 }
@@ -140,7 +141,6 @@ void Evictor::directory_named(ObjectId parent, std::string_view name, ObjectId i
 
 void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) {
   if (!on()) return;
-  if (!id.valid() && TemporaryNames::may_be_renamed(name)) return;  // no unit ever has it, and often it has a stem, so a stream, of its own
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
@@ -205,7 +205,10 @@ void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
   const uint32_t directory = table_.directory(parent);
-  Entry& entry = table_.at(enter(directory, name, table_.name_of(directory, name), id, 0));
+  // What a temporary name says is of no use: often it has a stem of its own.
+  const bool temporary = TemporaryNames::may_be_renamed(name);
+  const UnitName of = temporary ? UnitName{evict::UnitTable::own_unit(id), evict::kRootStem} : table_.name_of(directory, name);
+  Entry& entry = table_.at(enter(directory, name, of, id, 0));
   note_use(entry, now, false);
   entry.set(kYoung, true);
   young_.push_back({id, tick(now)});

@@ -36,6 +36,7 @@ EvictionCounts Evictor::counts() const {
 bool Evictor::was_evicted(ObjectId parent, std::string_view name) const {
   if (!on()) return false;
   std::lock_guard lock(mutex_);
+  if (gone_.size() == 0) return false;
   const uint32_t directory = table_.find_directory(parent);
   return directory != kNoSlot && gone_.contains(table_.name_of(directory, name).unit);
 }

@@ -65,6 +65,21 @@ uint64_t sum_of(const std::array<uint64_t, 24>& by_age) {
   return sum;
 }
 
+TEST_F(EvictorTest, AFileThatKeepsItsTemporaryNameIsEvictedLikeAnotherAndItsLateRenameCounts) {
+  fill();
+  for (const uint64_t number : {1, 2}) evictor_.created(kRootId, chunk_name(number) + ".tmp1", id_of(number));
+  evictor_.written(id_of(1), kChunk);
+  pass(20 * kSecond);
+  store(3);  // the others count as published from here on
+  EXPECT_EQ(evictor_.check(), "");
+  evictor_.published(1, kRootId, chunk_name(1), id_of(1), kChunk);
+  EXPECT_EQ(evictor_.check(), "");
+  EXPECT_EQ(evictor_.counts().objects, 3u);
+  pass(20 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{2});
+  EXPECT_EQ(evictor_.counts().units, 2u) << "the unit of the temporary name has gone";
+}
+
 TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {
   fill();
   for (uint64_t number = 1; number <= 4; ++number) store(number);

@@ -23,7 +23,7 @@ class MemoryPart final : public RowSource {
       if (row) objects[id] = row;
       else objects.erase(id);
     }
-    for (auto& [key, row] : effect->rows.names) {
+    for (const auto& [key, row] : effect->rows.names.rows()) {
       if (row.empty()) names.erase(key);
       else names[key] = row;
     }
@@ -39,7 +39,7 @@ class MemoryPart final : public RowSource {
     return found == names.end() ? NameRow{} : found->second;
   }
   Result<ExtentUsage> read_extent(ExtentId) const override { return ExtentUsage{}; }
-  Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const override {
+  Result<bool> has_names(ObjectId directory, const NameRows::Rows& above) const override {
     std::map<NameKey, bool> there;
     for (auto at = names.lower_bound({directory, 0}); at != names.end() && at->first.parent == directory; ++at) there[at->first] = true;
     for (auto at = above.lower_bound({directory, 0}); at != above.end() && at->first.parent == directory; ++at)
@@ -53,7 +53,7 @@ class MemoryPart final : public RowSource {
   const IndexTotals& totals() const { return totals_; }
 
   std::map<ObjectId, std::shared_ptr<const ObjectRow>> objects;
-  std::map<NameKey, NameRow> names;
+  NameRows::Rows names;
 
  private:
   IndexTotals totals_;
