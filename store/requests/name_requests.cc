@@ -10,8 +10,8 @@ namespace kvcachefs {
 
 // --- new entries ---
 
-// Gives a new object its first name.
-Result<ObjectPtr> NameRequests::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
+// Gives a new object its first name. Returns what a lookup of it would say.
+Result<Stat> NameRequests::new_directory_entry(ObjectId parent, std::string_view name, const ObjectPtr& object) {
   if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   if (auto gone = parts_.refusals.is_gone() ? parts_.refusals.lasting() : std::nullopt) return std::unexpected(*std::move(gone));
   Tree::Write tree = parts_.tree.write();
@@ -26,29 +26,33 @@ Result<ObjectPtr> NameRequests::new_directory_entry(ObjectId parent, std::string
   if (is_link && parts_.records.index_has_its_part())
     return fail(Code::kNoSpace, entry_text(parent, name) + ": links and attributes have their part of the capacity in the index; remove some");
   KVC_TRY(tree.make_entry(directory, name, object));
-  return object;
+  const bool brief = tree.is_brief(parent, name, object->id);
+  const auto object_lock = object->lock();
+  Stat stat = tree.stat_of(*object);
+  stat.brief = brief;
+  return stat;
 }
 
 Result<Stat> NameRequests::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
-  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, parts_.new_objects.make((mode & 07777) | S_IFDIR, 0, caller)));
-  parts_.accesses.directory_named(caller.thread_id, parent, name, object->id);
+  KVC_ASSIGN(Stat made, new_directory_entry(parent, name, parts_.new_objects.make((mode & 07777) | S_IFDIR, 0, caller)));
+  parts_.accesses.directory_named(caller.thread_id, parent, name, made.id);
   parts_.probes.stored(caller.thread_id, parent, name);
   parts_.dirty.wake();
-  return stat(object->id);
+  return made;
 }
 
 Result<Stat> NameRequests::make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
                                      const Caller& caller) {
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
-  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, parts_.new_objects.make(mode, rdev, caller)));
+  const ObjectPtr object = parts_.new_objects.make(mode, rdev, caller);
+  KVC_ASSIGN(Stat made, new_directory_entry(parent, name, object));
   parts_.probes.stored(caller.thread_id, parent, name);
   if (object->is_regular()) {  // not before it has its name: a lane passes over an object with neither name nor handle
     const auto lock = object->lock();
-    parts_.changes.content_changed(object);
-    object->last_write_ns = 0;  // no client is writing it
+    parts_.changes.mark_content_dirty(object);  // no client is writing it
   }
   parts_.dirty.wake();
-  return stat(object->id);
+  return made;
 }
 
 Result<Stat> NameRequests::make_symlink(ObjectId parent, std::string_view name, std::string_view target,
@@ -61,10 +65,10 @@ Result<Stat> NameRequests::make_symlink(ObjectId parent, std::string_view name, 
   object->base.version = 1;
   const ByteSpan bytes = as_bytes(target);
   object->base.inline_bytes.assign(bytes.begin(), bytes.end());
-  KVC_ASSIGN(object, new_directory_entry(parent, name, object));
+  KVC_ASSIGN(Stat made, new_directory_entry(parent, name, object));
   parts_.probes.stored(caller.thread_id, parent, name);
   parts_.dirty.wake();
-  return stat(object->id);
+  return made;
 }
 
 Result<std::string> NameRequests::read_symlink(ObjectId id) {
@@ -108,7 +112,8 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
     object->size_key = object->origin.stem;
     parts_.file_policy.expect_size(*object, guessed_bytes);
   }
-  if (auto entered = new_directory_entry(parent, name, object); !entered) {
+  auto entered = new_directory_entry(parent, name, object);
+  if (!entered) {
     const auto lock = object->lock();
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
@@ -118,12 +123,7 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
   if (origin.announced) parts_.accesses.published(caller.thread_id, parent, name, object->id, origin, 0);  // it is written under its final name
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);
-  const Tree::Read tree = parts_.tree.read();
-  const bool brief = tree.is_brief(parent, name, object->id);
-  const auto object_lock = object->lock();
-  Stat stat = tree.stat_of(*object);
-  stat.brief = brief;
-  return std::pair{std::move(stat), handle.release()};
+  return std::pair{*std::move(entered), handle.release()};
 }
 
 // --- removal ---

@@ -64,7 +64,7 @@ class NameRequests {
   void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done);
 
  private:
-  Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
+  Result<Stat> new_directory_entry(ObjectId parent, std::string_view name, const ObjectPtr& object);
   Result<Stat> stat(ObjectId id) { return parts_.attributes.stat(id); }
 
   const Parts parts_;

@@ -57,7 +57,9 @@ void Tree::forget_when_idle(const ObjectPtr& object) { write().forget_if_idle(ob
 bool Tree::stays_in_ram(Object& object) const {
   const Read names = read();
   const auto lock = object.lock();
-  return object.nlink > 0 && object.published && object.any_in_ram() && !object.outdated.load().valid();
+  if (object.nlink == 0 || object.outdated.load().valid()) return false;
+  const bool unsettled = !object.durable || object.content_dirty() || object.attributes_version != object.attributes_durable;
+  return unsettled || (object.published && object.any_in_ram());
 }
 
 std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
