@@ -6,10 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "store/base/units.h"
 #include "store/index/testing/fake_index.h"
+#include "store/tree/journaled_version.h"
 #include "store/tree/rename.h"
 #include "store/tree/testing/tree_parts.h"
 #include "store/tree/writer_processes.h"
@@ -379,6 +382,45 @@ TEST_F(TreeTest, ARenameTakesTheVersionOfItsCaller) {
   EXPECT_EQ(names.choose_version_to_read(state, kThread), kBody) << "the newest that reads whole";
   EXPECT_EQ(names.version_to_keep(state), kBody);
   EXPECT_EQ(names.choose_version_to_read(state, kOtherThread), kOther) << "what the caller itself is making";
+}
+
+// What newer versions took the records of, until they were renamed or removed.
+TEST_F(TreeTest, OfVersionsWithoutARecordThoseThatTheNameMeansAreJournaledAgain) {
+  const LiveOptions options{StoreOptions{}};
+  const BodyChanges changes{{clock, space, records, dirty, discards, options}};
+  const ObjectPtr first = make(kBody, "a.tmp"), second = another_version(first, kOther, "a.tmp", kOtherThread);
+  const ObjectPtr shown = another_version(second, kThird, "a.tmp", kThread);
+  shown->unflushed_handles = shown->synced_handles = 1;
+  const std::vector<ObjectPtr> all{first, second, shown};
+  const auto queued = [&](const std::function<void(NameState&)>& change) {
+    Tree::Write names = tree.write();
+    NameState& state = *names.names().state({kRootId, {name_cookie("a.tmp"), "a.tmp"}});
+    change(state);
+    journal_former_version(names, state, changes);
+    std::vector<ObjectId> ids;
+    for (const ObjectPtr& object : all) {
+      const auto lock = object->lock();
+      if (object->content_dirty()) ids.push_back(object->id);
+      object->sealed_version = object->content_version;
+      object->in_dirty_queue = false;
+    }
+    static_cast<void>(dirty.take_content());
+    return ids;
+  };
+  using Ids = std::vector<ObjectId>;
+  EXPECT_EQ(queued([](NameState&) {}), (Ids{kOther, kThird})) << "the newest finished one, which the next commit names, and the one that clients see";
+  EXPECT_EQ(queued([&](NameState&) { second->durable = true; }), Ids{kThird});
+  EXPECT_EQ(queued([&](NameState&) { shown->unflushed_handles = shown->synced_handles = 0; }), Ids{kThird}) << "one for both";
+  EXPECT_EQ(queued([](NameState& state) { state.taken_later = kThird; }), Ids{}) << "a peer removed it";
+  EXPECT_EQ(queued([&](NameState& state) {
+              state.taken_later = kOther;
+              second->durable = false;
+              shown->unflushed_handles = 1;
+            }),
+            Ids{kThird});
+  const Tree::Read names = tree.read();
+  const NameState& state = *names.names().dirty(kRootId, "a.tmp");
+  EXPECT_EQ(version_to_journal(names, state), ObjectId{});
 }
 
 TEST_F(TreeTest, OneOfSeveralWritersRemovesItsOwn) {
