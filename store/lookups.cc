@@ -63,7 +63,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     }
     to_be_written = told && told->truncate;
   }
-  const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id, to_be_written));
+  const KnownProcess process(caller.thread_id, to_be_written || parts_.tree.asks_for_process(parent, name));
   Tree::Write tree = parts_.tree.write();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
   StaleOpens::Released released;

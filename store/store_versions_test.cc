@@ -18,7 +18,8 @@ const uint32_t kFirst = static_cast<uint32_t>(getpid()), kSecond = 1;  // thread
 // The name refers again to the first version of the first writer. The journal had it, until it had that of the second writer.
 class FormerVersion : public ::testing::Test {
  protected:
-  explicit FormerVersion(bool is_drained = false) {
+  enum class Kept { kLater, kByDrain, kBySync, kBySyncOfDirectory };
+  explicit FormerVersion(Kept kept = Kept::kLater) {
     Handle* first = store_.create("t.tmp", kFirst);
     store_.pwrite(first, 0, former_);
     Handle* second = begin(kSecond);
@@ -28,13 +29,16 @@ class FormerVersion : public ::testing::Test {
     EXPECT_TRUE(store_.close(second));
     work();
     EXPECT_TRUE(store_.rename("t.tmp", "final", kSecond));
-    if (is_drained) {
-      EXPECT_TRUE(drain(store_));
-    } else {
-      work();
+    switch (kept) {
+      case Kept::kLater: work(); break;
+      case Kept::kByDrain: EXPECT_TRUE(drain(store_)); break;
+      case Kept::kBySync: EXPECT_TRUE(fsync("t.tmp")); break;
+      case Kept::kBySyncOfDirectory:
+        EXPECT_TRUE(testing::await<void>(store_, [&](auto done) { store_->sync_directory(kRootId, std::move(done)); }));
+        break;
     }
     EXPECT_TRUE(store_.close(third));
-    if (is_drained) return;
+    if (kept != Kept::kLater) return;
     EXPECT_TRUE(store_.rename("t.tmp", "final", kFirst));
     EXPECT_EQ(store_.read_file("t.tmp"), former_);
   }
@@ -63,13 +67,31 @@ TEST_F(FormerVersion, IsKeptByASync) {
   EXPECT_EQ(store_.read_file("t.tmp"), former_);
 }
 
-// No commit has looked at the name since it refers to that version.
+// No commit has looked at the name since it refers to that version, and a newer one is being written.
 class DrainedFormerVersion : public FormerVersion {
  protected:
-  DrainedFormerVersion() : FormerVersion(/*is_drained=*/true) {}
+  DrainedFormerVersion() : FormerVersion(Kept::kByDrain) {}
+};
+class SyncedFormerVersion : public FormerVersion {
+ protected:
+  SyncedFormerVersion() : FormerVersion(Kept::kBySync) {}
+};
+class FormerVersionInASyncedDirectory : public FormerVersion {
+ protected:
+  FormerVersionInASyncedDirectory() : FormerVersion(Kept::kBySyncOfDirectory) {}
 };
 
 TEST_F(DrainedFormerVersion, IsKept) {
+  store_.crash();
+  EXPECT_EQ(store_.read_file("t.tmp"), former_);
+}
+
+TEST_F(SyncedFormerVersion, IsKept) {
+  store_.crash();
+  EXPECT_EQ(store_.read_file("t.tmp"), former_);
+}
+
+TEST_F(FormerVersionInASyncedDirectory, IsKept) {
   store_.crash();
   EXPECT_EQ(store_.read_file("t.tmp"), former_);
 }

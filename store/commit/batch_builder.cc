@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "store/base/log.h"
+#include "store/tree/journaled_version.h"
 
 namespace kvcachefs {
 
@@ -305,8 +306,7 @@ bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commi
 BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,
                                                  ObjectId* named) const {
   ++looks_;
-  *named = tree.version_to_keep(state);
-  if (named->is_foreign() || *named == state.taken_later) *named = {};
+  *named = version_to_journal(tree, state);
   if (named->valid() && is_known(tree, commit, *named) && !tree.is_only_adopted(parent))
     return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
@@ -369,7 +369,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
-        journal_again(tree, named);
+        journal_former_version(tree, *state, parts_.changes);
         if (state->older_versions.empty()) tree.names().park(std::move(name), state->child);
         else tree.names().put_back_pending(std::move(name));  // the seal of another version may be enough
         break;
@@ -382,14 +382,6 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         break;
     }
   }
-}
-
-// The name may refer to an older version after newer ones, whose records have replaced its own.
-void BatchBuilder::journal_again(const Tree::View& tree, ObjectId version) {
-  const ObjectPtr object = version.valid() ? tree.live(version) : nullptr;
-  if (!object) return;
-  const auto lock = object->lock();
-  parts_.changes.journal_again(object);
 }
 
 // Of several answers to the same peer, only the last counts.

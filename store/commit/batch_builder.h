@@ -59,7 +59,6 @@ class BatchBuilder {
   void add_bodies(Tree::Write& tree, Commit& commit);
   void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
   void add_names(Tree::Write& tree, Commit& commit);
-  void journal_again(const Tree::View& tree, ObjectId version);
   bool add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state);
   void keep_answers(Commit& commit);
   void add_rows(const Tree::View& tree, Commit& commit);

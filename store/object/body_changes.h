@@ -32,9 +32,8 @@ class BodyChanges {
   void content_changed(const ObjectPtr& object) const;  // the times change, and the bytes or the size
   void mark_content_dirty(const ObjectPtr& object) const;  // the bytes or the size change, the times do not
 
-  // Queues an object that lost its record to be sealed again; does nothing for other objects. Call if a name refers to it: a version of a temporary name
-  // lost its record to a newer version, and that one is gone. Reserves its room beyond the capacity if need be: its bytes were accepted before, and its
-  // old place is given back.
+  // Queues an object that lost its record to be sealed again; does nothing for other objects. For journal_former_version() (tree/journaled_version.h), which
+  // tells when that is due. Reserves its room beyond the capacity if need be: its bytes were accepted before, and its old place is given back.
   void journal_again(const ObjectPtr& object) const;
 
   // The space on the volume that a seal of a body of `size_bytes` takes.

@@ -115,8 +115,8 @@ class Object {
   std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) time of its last rename: a truncating open by this nodeid soon after may mean the old name
   bool awaiting_open = false;      // (object's lock) a new version that its maker is about to open: counted as unflushed
   ObjectId replaced;          // the object that a rename put it in the place of: it may have the same bytes
-  uint32_t writer_thread = 0; // created this version of its name
-  uint32_t writer_process = 0;  // of that thread; 0: not looked up yet
+  uint32_t writer_thread = 0; // created this version of its name; set by note_writer(), with
+  uint32_t writer_process = 0;  // that of the thread, which may have ended since; 0: not known
   bool contended = false;     // another version of its name was made beside it
   bool temporary = false;     // its name is a temporary one, which clients rename: each of several writers gets a version
   bool was_temporary = false; // ... until it was renamed: what was journaled before is a part of a file, unless all of it was

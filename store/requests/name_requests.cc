@@ -88,7 +88,10 @@ Result<std::string> NameRequests::read_symlink(ObjectId id) {
 Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::string_view name, uint32_t mode,
                                                       const OpenRequest& request, const Caller& caller) {
   ObjectPtr object = parts_.new_objects.make((mode & 07777) | S_IFREG, 0, caller);
-  object->writer_thread = caller.thread_id;
+  {
+    const KnownProcess process(caller.thread_id);
+    note_writer(*object, caller.thread_id);
+  }
   auto handle = std::make_unique<Handle>();
   handle->object = object;
   handle->request = request;
@@ -131,7 +134,7 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
 void NameRequests::unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) {
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
   auto remove = [&] {
-    const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id));
+    const KnownProcess process(caller.thread_id, parts_.tree.asks_for_process(parent, name));
     return parts_.tree.write().unlink(parent, name, caller.thread_id);
   };
   if (Status status = remove(); !status) return done(std::move(status));

@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "store/base/limits.h"
@@ -19,6 +22,7 @@ namespace kvcachefs {
 namespace name_requests_test {
 
 constexpr Caller kFirst{.uid = 1, .gid = 1, .thread_id = 1}, kSecond{.uid = 2, .gid = 2, .thread_id = 2};
+constexpr uint32_t kEnded = 1'000'000'000;  // more than any thread has
 constexpr OpenRequest kWrite{.read = false, .write = true}, kRewrite{.read = false, .write = true, .truncate = true};
 
 class NameRequestsTest : public WritebackFixture {
@@ -232,10 +236,9 @@ TEST_F(NameRequestsTest, WhoWritesATemporaryNameAnewBesideItsWriterIsToldToLookA
 
 // Both were answered kStale while its writer still wrote it.
 TEST_F(NameRequestsTest, OneOfThoseThatWaitForTheFileOfAnEndedWriterGetsIt) {
-  constexpr uint32_t kEnded = 1'000'000'000;  // more than any thread has
   Handle* const left = create("a.tmp");
   write_at(left->object, 0, bytes_of(5000, 1));
-  left->object->writer_thread = kEnded;
+  left->object->writer_thread = left->object->writer_process = kEnded;
   const ObjectId its = left->object->id;
   close(left);
   Tree::Write held = tree.write();
@@ -244,6 +247,51 @@ TEST_F(NameRequestsTest, OneOfThoseThatWaitForTheFileOfAnEndedWriterGetsIt) {
   ASSERT_TRUE(first && second);
   EXPECT_EQ((*first)->id, its);
   EXPECT_NE((*second)->id, its);
+}
+
+// A program with a thread pool writes in one thread, which ends, and renames in another.
+TEST_F(NameRequestsTest, AFileThatIsToBeRenamedIsLeftToItsProcessThoughTheThreadThatWroteItHasEnded) {
+  const auto as_a_thread_that_ends = [](const std::function<void(const Caller&)>& write) {
+    pid_t thread_id = 0;
+    std::thread([&] {
+      thread_id = gettid();
+      write({.uid = 1, .gid = 1, .thread_id = static_cast<uint32_t>(thread_id)});
+    }).join();
+    while (kill(thread_id, 0) == 0) std::this_thread::yield();
+  };
+  ObjectId created, emptied, version;
+  as_a_thread_that_ends([&](const Caller& caller) {
+    Handle* const handle = create("a.tmp", caller);
+    created = handle->object->id;
+    close(handle);
+  });
+  Handle* const left = create("b.tmp");
+  emptied = left->object->id;
+  left->object->writer_thread = left->object->writer_process = kEnded;
+  close(left);
+  as_a_thread_that_ends([&](const Caller& caller) {
+    const auto opened = open(emptied, kRewrite, caller);
+    ASSERT_TRUE(opened);
+    close(*opened);
+  });
+  Handle* const other = create("c.tmp");
+  as_a_thread_that_ends([&](const Caller& caller) {
+    Tree::Write held = tree.write();
+    const auto made = versions.version_to_write(held, kRootId, "c.tmp", other->object->id, caller);
+    held.unlock();
+    ASSERT_TRUE(made);
+    version = (*made)->id;
+    const auto opened = open(version, {.read = false, .write = true}, caller);
+    ASSERT_TRUE(opened);
+    close(*opened);
+  });
+  ASSERT_NE(version, other->object->id);
+  uint32_t other_thread = kEnded;  // another for each open: the next one of the same would count as its repetition
+  for (const ObjectId file : {created, emptied, version}) EXPECT_EQ(code_of(open(file, kRewrite, {.thread_id = ++other_thread})), Code::kStale);
+  for (const ObjectId file : {created, emptied}) {
+    tree.find(file)->writer_process = kEnded;
+    EXPECT_TRUE(open(file, kRewrite, {.thread_id = ++other_thread})) << "its process has ended";
+  }
 }
 
 TEST_F(NameRequestsTest, WhatIsGoneWhenItIsOpenedIsLookedUpAgainOnce) {

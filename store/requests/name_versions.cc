@@ -9,6 +9,7 @@
 #include "store/base/units.h"
 #include "store/object/in_place_mark.h"
 #include "store/object/pin_mark.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -34,8 +35,7 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
 
 // Caller holds the lock of the Tree. The thread is about to empty the file: from now on a version of its own is made for each other one.
 void NameVersions::take_over(Object& object, const Caller& caller) const {
-  if (object.writer_thread != caller.thread_id) object.writer_process = 0;
-  object.writer_thread = caller.thread_id;
+  note_writer(object, caller.thread_id);
   const auto lock = object.lock();
   object.last_write_ns = parts_.clock.monotonic_ns();
 }
@@ -57,7 +57,7 @@ Result<ObjectPtr> NameVersions::to_be_written(const ObjectPtr& object, ObjectId 
   if (xattr_bytes > 0 && !parts_.records.has_room_for_xattrs(xattr_bytes))
     return fail(Code::kNoSpace, fmt::format("{} of attributes are not in the journal, of files that are open perhaps", format_size(RecordSpace::kMostXattrBytes)));
   ObjectPtr fresh = parts_.new_objects.make(id, mode, 0, owner);
-  fresh->writer_thread = caller.thread_id;
+  note_writer(*fresh, caller.thread_id);
   {
     const auto lock = fresh->lock();
     fresh->attributes.xattrs = std::move(xattrs);
@@ -112,6 +112,7 @@ Result<Stat> NameVersions::stat_or_stand_in(ObjectId id, Result<Stat> known) con
 
 // This node does not write a peer's object: a caller that writes the name anew gets a file of this node in its place.
 Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller) {
+  const KnownProcess process(caller.thread_id);
   Tree::Write tree = parts_.tree.write();
   KVC_ASSIGN(const ObjectPtr object, tree.get(asked.of));
   const Tree::ForgetAfter forget(tree, object);
@@ -163,6 +164,7 @@ Status NameVersions::check_stale(const ObjectPtr& object, const OpenRequest& req
   const int64_t relookup_until_ns = object->relookup_until_ns.load(std::memory_order_relaxed);
   const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > parts_.clock.monotonic_ns();
   if (!request.truncate && !request.write && !recheck && !parts_.stale_opens.knows(caller.thread_id)) return {};
+  const KnownProcess process(caller.thread_id, request.truncate);
   Tree::Write tree = parts_.tree.write();
   const auto take_over = [&] {
     if (request.truncate) this->take_over(*object, caller);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "store/base/volume_error.h"
+#include "store/tree/journaled_version.h"
 
 namespace kvcachefs {
 
@@ -199,15 +200,19 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   std::optional<Error> error;
   uint32_t writes = 0;
-  bool raw = false;
+  bool raw = false, lost_its_record = false;
   {
     const auto lock = object->lock();
     if (object->lacks_a_write()) error = object->write_error;
     writes = handle->writes;
     raw = object->raw != nullptr;
+    lost_its_record = !object->durable && !object->content_dirty();
   }
   if (error && !raw) return done(std::unexpected(std::move(*error)));
-  journal_again(object);
+  if (lost_its_record) {
+    const Tree::Read tree = parts_.tree.read();
+    tree.names().for_each_dirty_with(object->id, [&](const NameState& state) { journal_former_version(tree, state, parts_.changes); });
+  }
   parts_.urgent.make_all_durable(bodies_to_sync(object), true, [this, handle, writes, error = std::move(error), done = std::move(done)](Status status) mutable {
     if (status) {
       Object& body = *handle->object;
@@ -218,16 +223,6 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
     }
     done(error_or(std::move(status), error));
   });
-}
-
-// A version of a temporary name whose record a newer one replaced is to be journaled anew if the name refers to it again: the commit would find that out
-// only after the answer.
-void OpenFiles::journal_again(const ObjectPtr& object) {
-  if (object->durable || object->id.is_foreign()) return;
-  const Tree::Read tree = parts_.tree.read();
-  if (!tree.names().is_child_of_dirty(object->id)) return;
-  const auto lock = object->lock();
-  parts_.changes.journal_again(object);
 }
 
 // With a file that has no name any more those that took its names: until the journal has that, a crash brings the file back under a name, without what
@@ -264,12 +259,11 @@ std::vector<ObjectPtr> OpenFiles::bodies_of_names_in(ObjectId directory) {
   std::vector<ObjectPtr> bodies;
   const Tree::Read tree = parts_.tree.read();
   tree.names().for_each_dirty_in(directory, [&](const NameState& state) {
-    ObjectPtr object = state.child.valid() ? tree.live(state.child) : nullptr;
+    journal_former_version(tree, state, parts_.changes);
+    ObjectPtr object = tree.live(version_to_journal(tree, state));
     if (!object || !object->is_regular()) return;
     const auto lock = object->lock();
-    const bool kept = object->finished() || object->published;
-    if (kept) parts_.changes.journal_again(object);
-    if (object->content_dirty() && kept && object->sealable()) bodies.push_back(std::move(object));
+    if (object->content_dirty() && (object->finished() || object->published) && object->sealable()) bodies.push_back(std::move(object));
   });
   return bodies;
 }

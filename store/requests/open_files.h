@@ -70,7 +70,6 @@ class OpenFiles {
   void truncate_at_open(const ObjectPtr& object);
   void note_read_time(Object& object, const OpenRequest& request);  // the object is locked
   Status open_raw_file(const ObjectPtr& object);
-  void journal_again(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_to_sync(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 

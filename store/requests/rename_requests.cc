@@ -14,7 +14,7 @@ Status RenameRequests::rename_now(Attempt& attempt) {
   Rename& rename = attempt.asked;
   if (rename.new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
-  const KnownProcesses processes(parts_.tree.writers_of(rename.parent, rename.name, rename.thread_id));
+  const KnownProcess process(rename.thread_id, parts_.tree.asks_for_process(rename.parent, rename.name));
   Tree::Write tree = parts_.tree.write();
   const Status resolved = tree.resolve_rename(rename);
   const bool is_another = resolved ? !rename.source || rename.source->id != attempt.waited_for : resolved.error().code == Code::kOtherNode;
@@ -81,7 +81,7 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
 
 // The object that the name means to the caller; null if there is none, or nothing of it was kept.
 ObjectPtr RenameRequests::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
-  const KnownProcesses processes(parts_.tree.writers_of(parent, name, caller.thread_id));
+  const KnownProcess process(caller.thread_id, parts_.tree.asks_for_process(parent, name));
   Tree::Write tree = parts_.tree.write();
   auto found = tree.names().find(parent, name);
   if (!found) return nullptr;

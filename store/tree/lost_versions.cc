@@ -69,16 +69,4 @@ std::optional<LostVersions::Lost> LostVersions::take_over(int64_t now_ns) {
   return over == lost_.end() ? std::nullopt : take(over->first);
 }
 
-std::vector<uint32_t> LostVersions::threads_of_unknown_processes() const {
-  std::vector<uint32_t> threads;
-  for (const auto& [id, lost] : lost_)
-    if (lost.writer_process == 0 && std::ranges::find(threads, lost.writer_thread) == threads.end()) threads.push_back(lost.writer_thread);
-  return threads;
-}
-
-void LostVersions::note_process(uint32_t thread, uint32_t process) {
-  for (auto& [id, lost] : lost_)
-    if (lost.writer_thread == thread && lost.writer_process == 0) lost.writer_process = process;
-}
-
 }  // namespace kvcachefs

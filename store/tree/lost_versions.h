@@ -27,7 +27,7 @@ class LostVersions {
     ObjectPtr object;  // null: its bytes were given up
     ObjectId parent;
     std::string name;
-    uint32_t writer_thread = 0, writer_process = 0;  // process 0: not known yet
+    uint32_t writer_thread = 0, writer_process = 0;
     uint64_t bytes = 0;
     bool only_in_ram = false;
     int64_t until_ns = 0;  // monotonic
@@ -52,8 +52,6 @@ class LostVersions {
   std::optional<Lost> take_over(int64_t now_ns);
   // This one is not taken as excess while its rename is under way; {}: none.
   void hold(ObjectId id) { held_ = id; }
-  std::vector<uint32_t> threads_of_unknown_processes() const;
-  void note_process(uint32_t thread, uint32_t process);
   void clear() {
     lost_.clear();
     by_name_.clear();

@@ -260,12 +260,11 @@ void Namespace::for_each_dirty_of(ObjectId durable, const std::function<void(con
       if (state.durable == durable) visit(state);
 }
 
-bool Namespace::is_child_of_dirty(ObjectId id) const {
-  if (!mentions_.contains(id)) return false;
+void Namespace::for_each_dirty_with(ObjectId version, const std::function<void(const NameState&)>& visit) const {
+  if (!mentions_.contains(version)) return;
   for (const auto& [parent, directory] : directories_)
     for (const auto& [key, state] : directory)
-      if (state.child == id) return true;
-  return false;
+      if (state.child == version || state.is_older_version(version)) visit(state);
 }
 
 void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const {

@@ -141,7 +141,8 @@ class Namespace {
   void for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const;
   // Dirty names under which this node's journal has the object. Looks at all dirty names, if any mentions it.
   void for_each_dirty_of(ObjectId durable, const std::function<void(const NameState&)>& visit) const;
-  bool is_child_of_dirty(ObjectId id) const;  // a dirty name refers to the object. Looks at all of them, if any mentions it
+  // Dirty names of which the object is a version. Looks at all dirty names, if any mentions it.
+  void for_each_dirty_with(ObjectId version, const std::function<void(const NameState&)>& visit) const;
   // For the sweep of temporary versions.
   void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);
 

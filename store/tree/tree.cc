@@ -7,7 +7,6 @@
 
 #include "store/base/units.h"
 #include "store/object/in_place_mark.h"
-#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -62,31 +61,12 @@ bool Tree::stays_in_ram(Object& object) const {
   return unsettled || (object.published && object.any_in_ram());
 }
 
-std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
-  std::vector<uint32_t> threads;
-  if (!to_be_written && !has_versions() && !may_hide()) return threads;
+bool Tree::asks_for_process(ObjectId parent, std::string_view name) const {
+  if (!has_versions() && !may_hide()) return false;
   const Read tree = read();
-  const NameState* state = tree.names().dirty(parent, name);
+  if (tree.has_versions(parent, name)) return true;
   const auto found = tree.names().find(parent, name);
-  const ObjectId seen = found && *found ? (*found)->child : ObjectId{};
-  const bool hides = tree.hides_version(parent, name, seen);
-  const bool several = (state != nullptr && !state->older_versions.empty()) || hides;
-  if (!several && !to_be_written) return threads;
-  threads.push_back(thread_id);
-  const auto add_thread = [&](uint32_t thread, uint32_t known_process) {
-    if (known_process == 0 && std::count(threads.begin(), threads.end(), thread) == 0) threads.push_back(thread);
-  };
-  const auto add = [&](ObjectId id) {
-    if (const ObjectPtr object = tree.live(id)) add_thread(object->writer_thread, object->writer_process);
-  };
-  add(seen);
-  if (state != nullptr)
-    for (ObjectId id : state->older_versions) add(id);
-  if (hides) {
-    add(tree.names().own_child(parent, name).value_or(ObjectId{}));
-    for (const LostVersions::Lost* const lost : lost_.of(parent, name)) add_thread(lost->writer_thread, lost->writer_process);
-  }
-  return threads;
+  return tree.hides_version(parent, name, found && *found ? (*found)->child : ObjectId{});
 }
 
 void Tree::clear() {

@@ -92,13 +92,11 @@ class Tree {
   // Whether forget_when_idle() would keep the object. Ask this first: it takes the lock shared, so that closing a resident chunk does not
   // take it exclusively.
   bool stays_in_ram(Object& object) const;
-  // The threads whose processes will be asked for when the caller looks the name up (to be written: a version of its own may be
-  // made), renames or removes it. Empty where none will be: the name has one version. If others change the name between this and that call,
-  // process_of() has to read /proc then.
-  std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
+  // Whether the process of the caller will be asked for when it looks the name up, renames or removes it: several files are written under the name. If
+  // others change the name between this and that call, process_of() has to find the process then.
+  bool asks_for_process(ObjectId parent, std::string_view name) const;
   bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // whether any name has versions; no lock
   bool adopted_lost_names() { return adopted_lost_names_.exchange(false); }  // since the last call; then drop_left_directories() may find something
-  void learn_writers();  // reads which processes wrote the files that lost their names, for the threads may end before the rename; takes the lock
   // Whether any object, of whichever node, may be in quarantine; no lock.
   bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0 || peers_quarantine_.load(std::memory_order_relaxed); }
   TemporaryNames& temporary_names() { return temporary_names_; }

@@ -148,7 +148,6 @@ class Tree::Write final : public Tree::View {
   void drop_unread_places();
 
   // --- versions of a temporary name (tree_versions.cc) ---
-  uint32_t writer_process(Object& object);  // remembered, for the thread that opened may have ended before the rename
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   ObjectPtr version_awaiting_open(ObjectId parent, std::string_view name, uint32_t thread_id) const;  // the caller was told of it; null: none

@@ -15,12 +15,10 @@ constexpr uint64_t kPartOfCapacity = 16, kPartOfMemory = 8;  // for the bytes of
 // Closed under a temporary name a moment ago, and not renamed yet.
 bool will_be_renamed(const Object& object, int64_t now_ns) {
   if (!object.temporary || object.published || !object.is_regular() || object.locked.load(std::memory_order_relaxed)) return false;
-  if (object.writer_thread == 0 || has_ended(object.writer_thread)) return false;
+  if (object.writer_thread == 0 || writer_has_ended(object)) return false;
   const auto lock = object.lock();
   return !object.raw && !object.base.quarantined && !object.forgotten && object.last_write_ns != 0 && now_ns - object.last_write_ns < kAboutToRenameNs;
 }
-
-uint32_t process_of_writer(const LostVersions::Lost& lost) { return lost.writer_process != 0 ? lost.writer_process : process_of(lost.writer_thread); }
 
 // The journal may have removed the object since it lost its name.
 void note_record(const Index& index, Object& object) {
@@ -47,18 +45,6 @@ bool Tree::View::lost_name_to(uint32_t thread_id, ObjectId seen) const {
     if (found && *found && (*found)->child == seen) return true;
   }
   return false;
-}
-
-void Tree::learn_writers() {
-  if (!has_versions()) return;
-  const std::vector<uint32_t> threads = [this] {
-    const Read tree = read();
-    return lost_.threads_of_unknown_processes();
-  }();
-  if (threads.empty()) return;
-  const KnownProcesses processes(threads);
-  const Write tree = write();
-  for (const uint32_t thread : threads) lost_.note_process(thread, process_of(thread));
 }
 
 // A peer's file has the name now, or a peer removed it. A file that is kept has no link from now on, but stays in the table; that it has lost its last
@@ -120,7 +106,7 @@ std::optional<LostVersions::Lost> Tree::Write::lost_version(ObjectId parent, std
   }
   if ((versions.empty() && !hidden) || thread_id == 0) return std::nullopt;
   const uint32_t process = process_of(thread_id);
-  const auto rank = [&](Object& object) { return object.writer_thread == thread_id ? 2 : writer_process(object) == process ? 1 : 0; };
+  const auto rank = [&](const auto& written) { return written.writer_thread == thread_id ? 2 : written.writer_process == process ? 1 : 0; };
   int best_rank = 0;
   if (seen && !seen->child.is_foreign()) {
     const NameState* const state = names().dirty(parent, name);
@@ -128,7 +114,7 @@ std::optional<LostVersions::Lost> Tree::Write::lost_version(ObjectId parent, std
   }
   std::optional<LostVersions::Lost> best;
   for (const LostVersions::Lost* const version : versions) {
-    const int its_rank = version->writer_thread == thread_id ? 2 : process_of_writer(*version) == process ? 1 : 0;
+    const int its_rank = rank(*version);
     if (its_rank <= best_rank) continue;
     best_rank = its_rank;
     best = *version;

@@ -197,7 +197,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
       });
     };
     auto own = newest_of([&](const Object& object) { return object.writer_thread == thread_id; });
-    if (own == removed.rend()) own = newest_of([&](Object& object) { return writer_process(object) == process; });
+    if (own == removed.rend()) own = newest_of([&](const Object& object) { return object.writer_process == process; });
     if (own != removed.rend()) removed = {*own};
   }
   std::vector<ObjectId> kept = state->older_versions;

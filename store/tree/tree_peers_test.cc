@@ -165,7 +165,7 @@ class TreePeersTest : public ::testing::Test {
   // A version of the name in directory 5: by a thread that still has it open for writing, or has closed it.
   ObjectPtr write(uint64_t number, const std::string& name, uint32_t thread_id, bool is_open) {
     const auto object = std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes);
-    object->writer_thread = thread_id;
+    note_writer(*object, thread_id);
     object->last_write_ns = clock_.monotonic_ns();
     object->handles = object->write_handles = object->unflushed_handles = is_open ? 1 : 0;
     Tree::Write names = tree_.write();
@@ -775,7 +775,7 @@ TEST_F(TreePeersTest, AFileThatLostItsNameGoesAtTheEndOfTheMountAndBeforeItsSucc
   journal();
   make(id(5), 9, "x.tmp");  // in place of the peer's
   const ObjectPtr anew = tree_.find(id(9));
-  anew->writer_thread = second_;
+  note_writer(*anew, second_);
   anew->last_write_ns = clock_.monotonic_ns();
   EXPECT_TRUE(rename("x.tmp", "x", second_));
   EXPECT_EQ(find(id(5), "x"), id(9));
@@ -902,13 +902,10 @@ TEST_F(TreePeersTest, WhoseFilesLostTheirNamesIsNotReadUnderTheLock) {
     const uint64_t before = unknown_processes_asked_for();
     if (is_hidden) give(kA, 8, "x.tmp", 20);
     else say(kA, {gone("this", id(5), "x.tmp", id(7))});
-    EXPECT_EQ(object->writer_process, 0U);
     const auto rename_by = [&](uint32_t thread) {
-      const KnownProcesses processes(tree_.writers_of(id(5), "x.tmp", thread));
+      const KnownProcess process(thread, tree_.asks_for_process(id(5), "x.tmp"));
       return rename("x.tmp", is_hidden ? "hidden" : "replaced", thread);
     };
-    EXPECT_FALSE(rename_by(first_));
-    tree_.learn_writers();
     EXPECT_FALSE(rename_by(first_));
     EXPECT_TRUE(rename_by(second_));
     EXPECT_EQ(unknown_processes_asked_for(), before);
@@ -921,10 +918,10 @@ TEST_F(TreePeersTest, ANameHidesAFileOnlyForSomeSecondsAfterThatWasJournaled) {
   write_journaled(7, second_);
   give(kA, 8, "x.tmp", 20);
   EXPECT_TRUE(tree_.read().hides_version(id(5), "x.tmp", id_here(kA, id(8))));
-  EXPECT_FALSE(tree_.writers_of(id(5), "x.tmp", second_).empty());
+  EXPECT_TRUE(tree_.asks_for_process(id(5), "x.tmp"));
   clock_.advance_ns(10'000'000'000);
   EXPECT_FALSE(tree_.read().hides_version(id(5), "x.tmp", id_here(kA, id(8))));
-  EXPECT_TRUE(tree_.writers_of(id(5), "x.tmp", second_).empty());
+  EXPECT_FALSE(tree_.asks_for_process(id(5), "x.tmp"));
 }
 
 // --- what a peer put in quarantine ---

@@ -6,10 +6,13 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "store/base/units.h"
 #include "store/index/testing/fake_index.h"
+#include "store/tree/journaled_version.h"
 #include "store/tree/rename.h"
 #include "store/tree/testing/tree_parts.h"
 #include "store/tree/writer_processes.h"
@@ -49,7 +52,7 @@ class TreeTest : public ::testing::Test, protected testing::TreeParts {
   }
   ObjectPtr make(ObjectId id, const std::string& name, uint32_t mode = S_IFREG | 0644, uint32_t thread_id = kThread) {
     auto object = std::make_shared<Object>(id, attributes(mode));
-    object->writer_thread = thread_id;
+    note_writer(*object, thread_id);
     Tree::Write names = tree.write();
     EXPECT_TRUE(names.check_new_name(kRootId, name));
     auto directory = names.directory_for_entry(kRootId);
@@ -58,7 +61,7 @@ class TreeTest : public ::testing::Test, protected testing::TreeParts {
   }
   ObjectPtr another_version(const ObjectPtr& object, ObjectId id, const std::string& name, uint32_t thread_id) {
     auto fresh = std::make_shared<Object>(id, attributes(S_IFREG | 0644));
-    fresh->writer_thread = thread_id;
+    note_writer(*fresh, thread_id);
     fresh->temporary = true;
     Tree::Write names = tree.write();
     auto state = names.names().edit(kRootId, name);
@@ -381,10 +384,49 @@ TEST_F(TreeTest, ARenameTakesTheVersionOfItsCaller) {
   EXPECT_EQ(names.choose_version_to_read(state, kOtherThread), kOther) << "what the caller itself is making";
 }
 
+// What newer versions took the records of, until they were renamed or removed.
+TEST_F(TreeTest, OfVersionsWithoutARecordThoseThatTheNameMeansAreJournaledAgain) {
+  const LiveOptions options{StoreOptions{}};
+  const BodyChanges changes{{clock, space, records, dirty, discards, options}};
+  const ObjectPtr first = make(kBody, "a.tmp"), second = another_version(first, kOther, "a.tmp", kOtherThread);
+  const ObjectPtr shown = another_version(second, kThird, "a.tmp", kThread);
+  shown->unflushed_handles = shown->synced_handles = 1;
+  const std::vector<ObjectPtr> all{first, second, shown};
+  const auto queued = [&](const std::function<void(NameState&)>& change) {
+    Tree::Write names = tree.write();
+    NameState& state = *names.names().state({kRootId, {name_cookie("a.tmp"), "a.tmp"}});
+    change(state);
+    journal_former_version(names, state, changes);
+    std::vector<ObjectId> ids;
+    for (const ObjectPtr& object : all) {
+      const auto lock = object->lock();
+      if (object->content_dirty()) ids.push_back(object->id);
+      object->sealed_version = object->content_version;
+      object->in_dirty_queue = false;
+    }
+    static_cast<void>(dirty.take_content());
+    return ids;
+  };
+  using Ids = std::vector<ObjectId>;
+  EXPECT_EQ(queued([](NameState&) {}), (Ids{kOther, kThird})) << "the newest finished one, which the next commit names, and the one that clients see";
+  EXPECT_EQ(queued([&](NameState&) { second->durable = true; }), Ids{kThird});
+  EXPECT_EQ(queued([&](NameState&) { shown->unflushed_handles = shown->synced_handles = 0; }), Ids{kThird}) << "one for both";
+  EXPECT_EQ(queued([](NameState& state) { state.taken_later = kThird; }), Ids{}) << "a peer removed it";
+  EXPECT_EQ(queued([&](NameState& state) {
+              state.taken_later = kOther;
+              second->durable = false;
+              shown->unflushed_handles = 1;
+            }),
+            Ids{kThird});
+  const Tree::Read names = tree.read();
+  const NameState& state = *names.names().dirty(kRootId, "a.tmp");
+  EXPECT_EQ(version_to_journal(names, state), ObjectId{});
+}
+
 TEST_F(TreeTest, OneOfSeveralWritersRemovesItsOwn) {
   const ObjectPtr first = make(kBody, "a.tmp");
   another_version(first, kOther, "a.tmp", kOtherThread);
-  EXPECT_EQ(tree.writers_of(kRootId, "a.tmp", 1).size(), 1u) << "their processes are known";
+  EXPECT_TRUE(tree.asks_for_process(kRootId, "a.tmp"));
   ASSERT_TRUE(tree.write().unlink(kRootId, "a.tmp", kThread));
   EXPECT_EQ(found("a.tmp"), kOther);
   EXPECT_FALSE(in_ram(kBody));

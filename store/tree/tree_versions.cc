@@ -54,11 +54,6 @@ std::vector<ObjectId> written_again(const Tree::View& tree, const NameState& sta
 
 }  // namespace
 
-uint32_t Tree::Write::writer_process(Object& object) {
-  if (object.writer_process == 0) object.writer_process = process_of(object.writer_thread);
-  return object.writer_process;
-}
-
 // --- choosing ---
 
 bool Tree::View::has_versions(ObjectId parent, std::string_view name) const {
@@ -69,7 +64,7 @@ bool Tree::View::has_versions(ObjectId parent, std::string_view name) const {
 
 // For a lookup: the version that the caller itself is writing, else the newest finished one.
 ObjectId Tree::Write::choose_version_to_read(const NameState& state, uint32_t thread_id) {
-  if (ObjectPtr newest = live(state.child); newest && writer_process(*newest) == process_of(thread_id)) return state.child;
+  if (ObjectPtr newest = live(state.child); newest && newest->writer_process == process_of(thread_id)) return state.child;
   std::vector<ObjectId> versions = state.older_versions;
   versions.push_back(state.child);
   for (auto id = versions.rbegin(); id != versions.rend(); ++id) {
@@ -90,7 +85,7 @@ ObjectId Tree::Write::choose_version(const NameState& state, uint32_t thread_id)
   auto consider = [&](ObjectId id) {  // newest first
     ObjectPtr object = live(id);
     if (!object) return;
-    int rank = object->writer_thread == thread_id ? 2 : writer_process(*object) == process ? 1 : 0;
+    int rank = object->writer_thread == thread_id ? 2 : object->writer_process == process ? 1 : 0;
     {
       const auto lock = object->lock();
       if (object->finished()) rank += 6;
@@ -130,7 +125,7 @@ bool Tree::View::still_written_by_other(Object& object, uint32_t thread_id) cons
   if ((object.writer_thread == thread_id && !object.contended) || object.nlink != 1) return false;
   if (object.unflushed_handles > 0) return true;
   return !object.published && object.last_write_ns != 0 &&
-         tree_->parts_.clock.monotonic_ns() - object.last_write_ns < kAboutToRenameNs && !has_ended(object.writer_thread);
+         tree_->parts_.clock.monotonic_ns() - object.last_write_ns < kAboutToRenameNs && !writer_has_ended(object);
 }
 
 bool Tree::View::is_one_of_several(ObjectId id) const {
@@ -156,8 +151,6 @@ ObjectPtr Tree::Write::version_awaiting_open(ObjectId parent, std::string_view n
 
 void Tree::Write::add_version(Namespace::Edit& state, ObjectId parent, std::string_view name, const ObjectPtr& object,
                               const ObjectPtr& fresh) {
-  writer_process(*object);
-  writer_process(*fresh);
   object->contended = fresh->contended = true;
   {
     const auto lock = fresh->lock();
@@ -193,14 +186,14 @@ std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId take
   const auto may_be_renamed = [&](std::vector<ObjectId>::iterator version) {
     const ObjectPtr object = live(*version);
     if (!object || object->published || is_abandoned(*version, kAboutToRenameNs)) return false;
-    const bool wrote_another = std::any_of(version + 1, versions.end(), [&](ObjectId later) {  // of several, whose processes are known
+    const bool wrote_another = std::any_of(version + 1, versions.end(), [&](ObjectId later) {
       const ObjectPtr other = live(later);
-      return other && writer_process(*other) == writer_process(*object);
+      return other && other->writer_process == object->writer_process;
     });
     const auto lock = object->lock();
     if (object->write_handles > 0 || object->unflushed_handles > 0) return true;
     return !at_the_end && !wrote_another && object->writer_thread != 0 && object->last_write_ns != 0 &&
-           now_ns - object->last_write_ns < kAboutToRenameNs && !has_ended(object->writer_thread);
+           now_ns - object->last_write_ns < kAboutToRenameNs && !writer_has_ended(*object);
   };
   std::vector<ObjectId> gone;
   for (auto each = versions.begin(); each != last; ++each)
@@ -307,8 +300,7 @@ void Tree::Write::sweep_versions(bool all, bool room_is_wanted) {
       if (id == kept) return false;
       ObjectPtr object = live(id);
       if (!object) return true;
-      const uint32_t writer = object->writer_process != 0 ? object->writer_process : object->writer_thread;  // another thread of it may do the rename
-      const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && has_ended(writer));
+      const bool is_left = now_or_never || std::ranges::find(not_renamed, id) != not_renamed.end() || (room_is_wanted && writer_has_ended(*object));
       const auto object_lock = object->lock();
       if (object->handles > 0) return false;
       if (!is_left && now - object->last_write_ns < kVersionLeftNs) return false;

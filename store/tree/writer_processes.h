@@ -1,32 +1,35 @@
-// The process of a thread, from /proc. Reading that takes some 20 us, and longer for a process that holds its memory map, so
-// it is done before the lock of all names is taken, for the threads that will be asked for.
+// The process of a thread that calls. Reading that from /proc takes some 20 us, and longer for a process that holds its memory map, so it is done before
+// the lock of all names is taken. For a thread of a process that called lately it is a system call or two, without /proc: each file that is made asks.
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <utility>
-#include <vector>
 
 namespace kvcachefs {
 
-// While it exists, process_of() on this thread answers for the threads given here without /proc.
-class KnownProcesses {
+class Object;
+
+// While it exists, process_of() on this thread answers for the thread given here without a system call.
+class KnownProcess {
  public:
-  explicit KnownProcesses(std::span<const uint32_t> threads);  // reads /proc
-  ~KnownProcesses();
-  KnownProcesses(const KnownProcesses&) = delete;
-  KnownProcesses& operator=(const KnownProcesses&) = delete;
+  explicit KnownProcess(uint32_t thread_id, bool is_asked_for = true);  // may read /proc
+  ~KnownProcess();
+  KnownProcess(const KnownProcess&) = delete;
+  KnownProcess& operator=(const KnownProcess&) = delete;
 
  private:
   friend uint32_t process_of(uint32_t thread_id);
-  std::vector<std::pair<uint32_t, uint32_t>> processes_;  // of threads
-  const KnownProcesses* outer_;
+  const uint32_t thread_id_, process_;
+  const KnownProcess* const outer_;
 };
 
 // The thread group (process) of a thread; the thread itself if it has ended.
 uint32_t process_of(uint32_t thread_id);
-bool has_ended(uint32_t thread_id);
-// How often process_of() had to read /proc because the thread was not in a KnownProcesses. For tests.
+// The thread writes the object now. It makes a system call meanwhile, so it lives: after its end nobody can tell its process. Caller holds the lock of the
+// Tree, or nobody else knows the object yet.
+void note_writer(Object& object, uint32_t thread_id);
+// Whether no thread can rename the object for its writer any more: a thread pool may write in one thread, which ends, and rename in another.
+bool writer_has_ended(const Object& object);
+// How often process_of() was asked for a thread that was not a KnownProcess. For tests.
 uint64_t unknown_processes_asked_for();
 
 }  // namespace kvcachefs

@@ -85,7 +85,6 @@ bool Keeper::step(bool force) {
   const bool worked = ran || filled;
   parts_.checkpointer.sync_if_asked();
   due |= mend_index();  // work that failed meanwhile can succeed now
-  parts_.tree.learn_writers();
   if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);
   end_lingering();
   for (auto& then : parts_.read_ahead.kernel().take_stalled()) parts_.resumer.answer_later(std::move(then));

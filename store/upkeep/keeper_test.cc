@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "store/journal/memory_volume.h"
+#include "store/tree/writer_processes.h"
 #include "store/writeback/testing/writeback_fixture.h"
 
 namespace kvcachefs {
@@ -209,7 +210,7 @@ TEST_F(KeeperTest, ACallThatWaitsForRoomGetsWhatAVersionOfAnEndedProcessKeeps) {
   constexpr uint32_t kEnded = 1'000'000'000;  // more than any process has
   begin();
   const auto version = [&](const ObjectPtr& object, uint32_t thread_id) {
-    object->writer_thread = thread_id;
+    note_writer(*object, thread_id);
     object->temporary = true;
     object->last_write_ns = clock.monotonic_ns();
   };
@@ -236,7 +237,7 @@ TEST_F(KeeperTest, ACallThatWaitsForRoomGetsWhatAVersionOfAnEndedProcessKeeps) {
 TEST_F(KeeperTest, ACallDoesNotWaitForAVersionThatIsOpen) {
   begin();
   const ObjectPtr older = put_solo("x.tmp");
-  older->writer_thread = static_cast<uint32_t>(getpid());
+  note_writer(*older, static_cast<uint32_t>(getpid()));
   older->last_write_ns = clock.monotonic_ns();
   older->add_handle();
   auto newer = std::make_shared<Object>(ObjectId{next_id++}, older->attributes);

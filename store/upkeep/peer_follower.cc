@@ -143,7 +143,6 @@ int64_t PeerFollower::round() {
 
 // Does what follows from the applied batches. A refresh is answered after this, so a flush after it journals all of it.
 void PeerFollower::settle(bool at_once) {
-  parts_.tree.learn_writers();
   for (const ObjectId id : std::exchange(used_elsewhere_, {})) parts_.accesses.used_elsewhere(id);
   for (const ObjectId id : std::exchange(suspected_, {})) parts_.suspected(id);
   answer_again();

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "store/base/thread.h"
+#include "store/tree/journaled_version.h"
 
 namespace kvcachefs {
 
@@ -216,22 +217,11 @@ bool BulkLane::step(bool force) {
   return any;
 }
 
-// A name may refer to a version again whose record a newer one replaced. A commit marks such a body as well, but only after the drain was listed.
-void BulkLane::journal_again(const Tree::View& tree) {
-  tree.names().for_each_dirty([&](const NameState& state) {
-    const ObjectId kept = tree.version_to_keep(state);
-    const ObjectPtr version = kept.valid() && kept != state.taken_later ? tree.live(kept) : nullptr;
-    if (!version || version->durable) return;
-    const auto lock = version->lock();
-    parts_.changes.journal_again(version);
-  });
-}
-
 // The bodies that a drain that begins now waits for, with their versions.
 std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies(bool for_room) {
   std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
   const Tree::Read tree = parts_.tree.read();  // for nlink
-  if (!for_room) journal_again(tree);
+  if (!for_room) tree.names().for_each_dirty([&](const NameState& state) { journal_former_version(tree, state, parts_.changes); });
   for (ObjectPtr& object : parts_.dirty.content()) {
     const auto lock = object->lock();
     if (for_room && object->promises_room()) continue;

@@ -86,7 +86,6 @@ class BulkLane {
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose(bool force, Sealer::Promise promise, Remaining& remaining);
-  void journal_again(const Tree::View& tree);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies(bool for_room);
 
   const Parts parts_;

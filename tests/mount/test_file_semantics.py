@@ -11,6 +11,7 @@ import time
 import pytest
 
 from kvc_env import KIB, MIB
+from kvc_mount import SOON, wait_until
 from kvc_process import in_process
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.needs_root]
@@ -306,3 +307,22 @@ def test_trusted_attributes_are_listed_to_root_alone(new_mount):
 
     assert in_process(as_user) == ["user.seen"]
     os.close(fd)
+
+
+def test_a_file_that_a_thread_wrote_before_it_ended_is_not_emptied_by_another_program(new_mount):
+    """A thread pool writes in one thread and renames in another."""
+    mount = new_mount({})
+    temporary = os.path.join(mount.path, "x.tmp")
+
+    def write(byte, size):
+        with open(temporary, "wb") as file:
+            file.write(byte * size)
+
+    thread = threading.Thread(target=write, args=(b"a", 100 * KIB))
+    thread.start()
+    thread.join()
+    wait_until(lambda: not os.path.exists(f"/proc/self/task/{thread.native_id}"), SOON, "the thread ends")
+    in_process(write, b"b", 70 * KIB)
+    os.rename(temporary, os.path.join(mount.path, "x"))
+    with open(os.path.join(mount.path, "x"), "rb") as file:
+        assert file.read() == b"a" * 100 * KIB
