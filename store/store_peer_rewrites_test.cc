@@ -46,6 +46,12 @@ struct StorePeerRewrites : ::testing::Test {
     for (TestStore* node : {&a, &b}) EXPECT_EQ(node->read_file(name), TestStore::payload(seed, 500)) << name;
     EXPECT_EQ(a.contents(), b.contents());
   }
+  void grow_at_a(const std::string& name, uint64_t size_bytes) {
+    Handle* writer = a.open(name, {.write = true});
+    a.pwrite(writer, size_bytes - 500, TestStore::payload(2, 500));
+    ASSERT_TRUE(a.close(writer));
+    publish();
+  }
   void store_at_a(const std::string& name, int seed) { ASSERT_TRUE(a.write_file(name, TestStore::payload(seed, 500))); }
   void replace_at_a(const std::string& name, int seed) {
     store_at_a("new", seed);
@@ -104,6 +110,74 @@ TEST_F(StorePeerRewrites, AFileThatGotAnotherBodyAMomentAgoIsLookedUpBeforeItIsO
   EXPECT_EQ(try_open(found->id, {.read = true}), Code::kNoData) << "it has no name to look up";
   EXPECT_EQ(try_open(found->id, {.read = true}), Code::kStale) << "the kernel has not its size";
   EXPECT_EQ(b.read_file("x").size(), 1500u);
+}
+
+// As of a node that moves a body out of a pack: its record has a new version, with the bytes of the former one.
+TEST_F(StorePeerRewrites, AFileOfWhichTheBytesLieElsewhereNowIsOpenedAtOnce) {
+  const std::string content = TestStore::payload(1, 300'000);
+  ASSERT_TRUE(a.write_file("x", content));
+  publish();
+  const ObjectId known = look("x");
+  Handle* held = b.open("x", {.read = true});
+  Handle* writer = a.open("x", {.write = true});
+  a.pwrite(writer, 0, content);
+  ASSERT_TRUE(a.close(writer));
+  publish();
+  EXPECT_EQ(try_open(known, {.read = true}), Code::kNoData);
+  EXPECT_FALSE(b->peer_state(held)->load().valid()) << "it is no former state";
+  b->drop_caches();
+  EXPECT_TRUE(b.read(held) == content);
+  EXPECT_TRUE(b.close(held));
+}
+
+// The kernel repeats an open that was answered ESTALE once, and gives a second ESTALE to the program.
+TEST_F(StorePeerRewrites, TheFileIsChangedAndRemovedBetweenTheLookupAndTheOpen) {
+  store_at_a("x", 1);
+  publish();
+  refuse("x");
+  const ObjectId found = look("x");
+  grow_at_a("x", 1000);
+  ASSERT_TRUE(a.unlink("x"));
+  publish();
+  write_at_last(found, 3);
+  publish();
+  EXPECT_FALSE(b.exists("x"));
+}
+
+TEST_F(StorePeerRewrites, TheFileIsFoundToBeDamagedBetweenTheLookupAndTheOpen) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 300'000)));
+  publish();
+  grow_at_a("x", 300'500);
+  ASSERT_EQ(try_open(look("x"), {.read = true}), Code::kStale);
+  const ObjectId found = look("x");
+  a.flip_in_extents(TestStore::payload(2, 500).substr(100, 64));
+  ASSERT_EQ(b.try_read_file("x"), Code::kCorrupt);
+  EXPECT_EQ(try_open(found, {.read = true}), Code::kNotFound);
+}
+
+TEST_F(StorePeerRewrites, AnOpenWithoutANameIsNotToldTwiceAlsoIfTheFormerStateIsNotShownAnyMore) {
+  store_at_a("x", 1);
+  publish();
+  const ObjectId known = look("x");
+  grow_at_a("x", 1000);
+  EXPECT_TRUE(b->told_stale({.read = true}, kWriter, known)) << "others have the former state open";
+  EXPECT_FALSE(b->told_stale({.read = true}, kWriter, known)) << "/proc/self/fd/3: nothing was looked up";
+  EXPECT_EQ(try_open(known, {.read = true}), Code::kNoData) << "they have closed it";
+  EXPECT_EQ(try_open(known, {.read = true}), Code::kStale) << "another call";
+  const OpenRequest change{.read = true, .write = true};
+  EXPECT_TRUE(b->told_stale(change, kOther, known));
+  EXPECT_FALSE(b->told_stale(change, kOther, known));
+  EXPECT_FALSE(b->told_stale(change, kOther)) << "it is passed through to others, too";
+}
+
+// Of processes in a PID namespace that is not visible here.
+TEST_F(StorePeerRewrites, ThreadsThatCannotBeToldApartOpenTheStateThatIsShown) {
+  store_at_a("x", 1);
+  ASSERT_TRUE(b.write_file("own", TestStore::payload(2, 500)));
+  publish();
+  const ObjectId known = look("x"), own = look("own");
+  for (int time = 0; time < 2; ++time) EXPECT_FALSE(b->told_stale({.read = true}, {}, known));
+  EXPECT_TRUE(b->told_stale({.read = true}, {}, own)) << "a file of this node is seen as it is now";
 }
 
 TEST_F(StorePeerRewrites, TheRefusedFileWasRenamedMeanwhileAndAnotherHasItsName) {

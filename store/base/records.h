@@ -57,6 +57,11 @@ struct Body {
   bool operator==(const Body&) const = default;
 };
 
+// Wherever the two lie. False if no checksums tell.
+inline bool has_same_bytes(const Body& one, const Body& other) {
+  return !one.checksums.empty() && one.size_bytes == other.size_bytes && one.checksums == other.checksums;
+}
+
 // An object as the index keeps it.
 struct ObjectRecord {
   ObjectId id;

@@ -27,6 +27,7 @@ struct PeerBatch {
   const Batch& batch;
   JournalPosition after;
   std::vector<ObjectId> replaced;  // objects that had, until then, a name that the batch gives to another object; in the peer's ids
+  std::vector<ObjectId> changed = {};  // objects that get other bytes than they had, not the same ones at another place; in the peer's ids
 };
 
 // Convert between the ids of a node and those of this mount. The roots of all nodes are one.

@@ -447,22 +447,26 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
     quarantined_->add(believed);
     return {};
   };
-  KVC_ASSIGN(auto replaced, replaced_by(believed));
-  KVC_TRY(change({believed, after, std::move(replaced)}, work));
+  KVC_ASSIGN(const PeerBatch described, compared(believed, after));
+  KVC_TRY(change(described, work));
   growth_bytes_.reset();
   position_ = after;
   return {};
 }
 
-Result<std::vector<ObjectId>> Replica::replaced_by(const Batch& batch) const {
-  std::vector<ObjectId> replaced;
+// With what the batch replaces and changes of what the index has.
+Result<PeerBatch> Replica::compared(const Batch& batch, JournalPosition after) const {
+  PeerBatch described{batch, after, {}};
   for (const Record& record : batch.records) {
-    const auto* const named = std::get_if<NameRecord>(&record);
-    if (named == nullptr) continue;
-    KVC_ASSIGN(const auto before, index_->find_name(named->parent, named->name));
-    if (before && before->child != named->child) replaced.push_back(before->child);
+    if (const auto* const named = std::get_if<NameRecord>(&record)) {
+      KVC_ASSIGN(const auto before, index_->find_name(named->parent, named->name));
+      if (before && before->child != named->child) described.replaced.push_back(before->child);
+    } else if (const auto* const put = std::get_if<PutRecord>(&record); put != nullptr && put->object.body.version > 1) {
+      KVC_ASSIGN(const auto before, index_->find_object(put->object.id));
+      if (!before || !has_same_bytes(before->body, put->object.body)) described.changed.push_back(put->object.id);
+    }
   }
-  return replaced;
+  return described;
 }
 
 // The batch without records that no daemon writes.

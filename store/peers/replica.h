@@ -150,7 +150,7 @@ class Replica {
   std::string comes_too_early_for(const Batch& batch, int64_t now_ns, const HasRead& has_read);
   Status apply(const Batch& batch, JournalPosition after, const Change& change);
   Batch possible(const Batch& batch, uint32_t epoch);
-  Result<std::vector<ObjectId>> replaced_by(const Batch& batch) const;
+  Result<PeerBatch> compared(const Batch& batch, JournalPosition after) const;
   bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
   void reload(std::string why);
   uint64_t bytes_to_load() const;

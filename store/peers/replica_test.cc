@@ -228,6 +228,33 @@ TEST_P(ReplicaTest, WhatALoadAppliesIsHandedOn) {
   EXPECT_EQ(touches, 1u);
 }
 
+// A body that its node only moved is none of these.
+TEST_P(ReplicaTest, TellsWhichObjectsGetOtherBytes) {
+  const auto put = [](uint64_t number, uint32_t version, uint64_t checksum) {
+    PutRecord record = object(id(number), S_IFREG | 0644);
+    record.object.body.version = version;
+    record.object.body.size_bytes = 1000;
+    record.object.body.place = {PlaceKind::kPacked, {1, 1}, 4096 * (10 * number + version), 1000};
+    record.object.body.checksums = {checksum};
+    return record;
+  };
+  auto daemon = start(1);
+  daemon->say({put(5, 1, 50), put(6, 1, 60), put(7, 1, 70)});
+  daemon->make_checkpoint(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  std::vector<ObjectId> changed;
+  const auto change = [&](const PeerBatch& batch, const std::function<Status()>& work) {
+    changed.insert(changed.end(), batch.changed.begin(), batch.changed.end());
+    return work();
+  };
+  daemon->say({put(5, 2, 50), put(6, 2, 61), put(8, 1, 80), put(9, 2, 90), object(id(10), S_IFDIR | 0755)});
+  daemon->say({put(7, 2, 71), put(7, 3, 70)});
+  daemon->say({put(6, 3, 61)});
+  ASSERT_TRUE(replica->poll(daemon->outlook(), 0, change, has_read()));
+  EXPECT_EQ(changed, (std::vector<ObjectId>{id(6), id(9), id(7)}));
+}
+
 TEST_P(ReplicaTest, WhatThePeerHasInQuarantineIsKept) {
   const auto damaged = [](uint64_t number) {
     PutRecord put = object(id(number), S_IFREG | 0644);

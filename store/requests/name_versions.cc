@@ -114,7 +114,11 @@ Result<Stat> NameVersions::stat_or_stand_in(ObjectId id, Result<Stat> known) con
 Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, const Caller& caller) {
   const KnownProcess process(caller.thread_id);
   Tree::Write tree = parts_.tree.write();
-  KVC_ASSIGN(const ObjectPtr object, tree.get(asked.of));
+  auto found = tree.get(asked.of);
+  // Its node has changed and removed it since the lookup, as in object_to_open().
+  if (ObjectPtr kept = found ? nullptr : parts_.stale_opens.kept_of(caller.thread_id, asked.of)) found = std::move(kept);
+  if (!found) return found;
+  const ObjectPtr& object = *found;
   const Tree::ForgetAfter forget(tree, object);
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(asked.parent, asked.name));
   KVC_ASSIGN(const ObjectPtr fresh, to_be_written(object, asked.id, caller));
@@ -207,6 +211,13 @@ bool NameVersions::tell_stale(const OpenRequest& request, ObjectId id, const Cal
   return told;
 }
 
+bool NameVersions::told_stale(const OpenRequest& request, const Caller& caller, ObjectId object) {
+  // Unknown threads cannot be told apart, so each repetition would be told, too. They open the state of a peer's file that is open here.
+  if (caller.thread_id == 0 && object.is_foreign()) return false;
+  if (object.valid() && parts_.stale_opens.repeats_open(caller.thread_id, object)) return false;  // the open that follows ends the repetition
+  return tell_stale(request, {}, caller);
+}
+
 bool NameVersions::may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open) {
   StaleOpens::Released released;
   const bool told = parts_.stale_opens.tell_once(caller.thread_id, by_name, released, open ? told_of(*open) : StaleOpens::Told{});
@@ -219,7 +230,9 @@ std::unexpected<Error> NameVersions::gone_before_open(ObjectId id, Error error, 
     end_repetition(caller);
     return std::unexpected(std::move(error));
   }
-  if (request.again || !tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+  const bool looked_again = parts_.stale_opens.kept_of(caller.thread_id, id) != nullptr;  // and found it
+  if (looked_again) end_repetition(caller);
+  if (request.again || looked_again || !tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 

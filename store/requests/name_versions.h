@@ -59,11 +59,7 @@ class NameVersions {
   // The caller's call is over: its next open repeats none that was answered kStale.
   void end_repetition(const Caller& caller);
   // As in store.h.
-  bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object) {
-    const auto told = parts_.stale_opens.told(caller.thread_id);
-    const bool repeats = told && told->open && parts_.stale_opens.kept_of(caller.thread_id, object);  // its lookup found this object
-    return !repeats && tell_stale(request, {}, caller);
-  }
+  bool told_stale(const OpenRequest& request, const Caller& caller, ObjectId object);
   bool may_look_again(const Caller& caller, bool by_name, const std::optional<OpenRequest>& open);
 
  private:

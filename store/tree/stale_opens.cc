@@ -40,6 +40,17 @@ ObjectPtr StaleOpens::kept_of(uint32_t thread_id, ObjectId object) const {
   return entry != entries_.end() && entry->second.kept && entry->second.kept->id == object ? entry->second.kept : nullptr;
 }
 
+bool StaleOpens::repeats_open(uint32_t thread_id, ObjectId object) const {
+  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard lock(mutex_);
+  const auto found = entries_.find(thread_id);
+  if (found == entries_.end() || !is_due(found->second)) return false;
+  const Entry& entry = found->second;
+  // Told of another call, as READLINK, the thread may have done with it: an open of this node's file must see its last bytes.
+  if (!entry.told.open && !object.is_foreign()) return false;
+  return (entry.kept && entry.kept->id == object) || (entry.told.open && is_blind(entry));
+}
+
 bool StaleOpens::unknown_was_told() const {
   return clock_.monotonic_ns() - unknown_told_ns_.load(std::memory_order_relaxed) < kRepeatedNs;
 }
@@ -64,9 +75,13 @@ void StaleOpens::tell(uint32_t thread_id, Told told, Released& released) {
   tell_locked(thread_id, told, released);
 }
 
+bool StaleOpens::is_blind(const Entry& entry) const {
+  return !entry.looked && clock_.monotonic_ns() - entry.at_ns < kRepeatedNs;
+}
+
 bool StaleOpens::repeats_blindly(uint32_t thread_id, Released& released) {
   const auto entry = entries_.find(thread_id);
-  if (entry == entries_.end() || entry->second.looked || clock_.monotonic_ns() - entry->second.at_ns >= kRepeatedNs) return false;
+  if (entry == entries_.end() || !is_blind(entry->second)) return false;
   end(entry, released);
   return true;
 }
@@ -150,7 +165,8 @@ StaleOpens::Repeated StaleOpens::looked_again(uint32_t thread_id, const ObjectPt
   if (entry == entries_.end()) return {};
   const Entry& known = entry->second;
   Repeated repeated;
-  repeated.repeats = is_due(known) && known.absent == 0 && (known.told.open || (opened && known.kept == opened));
+  const bool found_it = opened && known.kept && known.kept->id == opened->id;  // its node, a peer, may have changed it since
+  repeated.repeats = is_due(known) && known.absent == 0 && (known.told.open || found_it);
   const ObjectId before = known.told.object;
   repeated.blind = repeated.repeats && !known.looked && (!before.valid() || (opened && opened->id == before));
   repeated.kept = std::move(entry->second.kept);

@@ -41,6 +41,9 @@ class StaleOpens {
   // The same, if lately enough that the thread's next call is the repetition.
   std::optional<Told> told(uint32_t thread_id) const;
   ObjectPtr kept_of(uint32_t thread_id, ObjectId object) const;  // what the thread's repeated lookup found, if it is this object
+  // Whether an open of this object, by the nodeid of it that the kernel knows, would be the repetition: the thread's lookup found it, or it looked
+  // nothing up. The entry stays.
+  bool repeats_open(uint32_t thread_id, ObjectId object) const;
   // Whether some thread 0 was answered kStale lately.
   bool unknown_was_told() const;
 
@@ -84,6 +87,7 @@ class StaleOpens {
   using Entries = std::unordered_map<uint32_t, Entry>;
   // These require mutex_ held.
   bool is_due(const Entry& entry) const;
+  bool is_blind(const Entry& entry) const;
   bool repeats_blindly(uint32_t thread_id, Released& released);
   void tell_locked(uint32_t thread_id, Told told, Released& released);
   void end(Entries::iterator entry, Released& released);

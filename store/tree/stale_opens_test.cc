@@ -60,6 +60,43 @@ TEST_F(StaleOpensTest, ACallThatIsNoOpenIsRepeatedByWhatItFound) {
   EXPECT_EQ(repeated.kept, object);
 }
 
+// As READLINK, where the link leads to a file that its node, a peer, changes between the lookup and the open.
+TEST_F(StaleOpensTest, ACallThatIsNoOpenIsRepeatedAlsoByWhatBecameOfWhatItFound) {
+  const ObjectId id = ObjectId::make(1, 1, 100);
+  const auto found = std::make_shared<Object>(id, Attributes{}), now = std::make_shared<Object>(id, Attributes{});
+  EXPECT_TRUE(stale.tell_once(kThread, false, released, {}));
+  EXPECT_FALSE(stale.repeats_open(kThread, id)) << "nothing was looked up";
+  stale.note_lookup(kThread, kHere, "a", true, released);
+  stale.keep(kThread, found, released);
+  EXPECT_TRUE(stale.repeats_open(kThread, id));
+  EXPECT_FALSE(stale.repeats_open(kOther, id));
+  const auto repeated = stale.looked_again(kThread, now);
+  EXPECT_TRUE(repeated.repeats);
+  EXPECT_EQ(repeated.kept, found);
+  EXPECT_FALSE(stale.repeats_open(kThread, id));
+}
+
+TEST_F(StaleOpensTest, AfterACallThatIsNoOpenAFileOfThisNodeIsOpenedAsItIsNow) {
+  EXPECT_TRUE(stale.tell_once(kThread, false, released, {}));
+  stale.note_lookup(kThread, kHere, "a", true, released);
+  stale.keep(kThread, object, released);
+  EXPECT_FALSE(stale.repeats_open(kThread, object->id));
+}
+
+TEST_F(StaleOpensTest, AnOpenIsRepeatedByWhatItFoundOrBlindly) {
+  EXPECT_FALSE(stale.repeats_open(kThread, object->id));
+  stale.tell(kThread, {.open = true}, released);
+  EXPECT_TRUE(stale.repeats_open(kThread, object->id));
+  clock.advance_ns(kSecondNs);
+  EXPECT_FALSE(stale.repeats_open(kThread, object->id)) << "a blind repetition comes at once";
+  stale.note_lookup(kThread, kHere, "a", true, released);
+  stale.keep(kThread, object, released);
+  EXPECT_TRUE(stale.repeats_open(kThread, object->id));
+  EXPECT_FALSE(stale.repeats_open(kThread, other->id));
+  clock.advance_ns(10 * kSecondNs);
+  EXPECT_FALSE(stale.repeats_open(kThread, object->id));
+}
+
 TEST_F(StaleOpensTest, WhereTheNameIsGoneTheNextNameIsAnotherCall) {
   stale.tell(kThread, {.open = true}, released);
   EXPECT_TRUE(stale.note_lookup(kThread, kHere, "a", false, released));

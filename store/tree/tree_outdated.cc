@@ -47,10 +47,17 @@ void Tree::Write::look_again(ObjectId id) {
     object->nlink = !*record && object->leased ? 1 : nlink;
     if (*record) {
       Body& now = (*record)->body;
-      outdated = !is_same_body(object->base, now) && !is_same_raw_file(object->base, now);
+      // A read that is under way goes by the former place: the object keeps it, and the peer is told.
+      const bool moved = has_same_bytes(object->base, now) && object->loading.empty();
+      outdated = !moved && !is_same_body(object->base, now) && !is_same_raw_file(object->base, now);
       if (!outdated) {
         object->attributes = std::move((*record)->attributes);
         object->base.quarantined |= now.quarantined;
+        if (moved) {
+          object->base.version = now.version;
+          object->base.place = now.place;
+          object->base.inline_bytes = std::move(now.inline_bytes);
+        }
         if (now.place.kind == PlaceKind::kRaw) {
           object->size_bytes = object->base.size_bytes = now.size_bytes;
           object->base.place = now.place;

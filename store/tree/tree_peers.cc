@@ -268,11 +268,11 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
   auto& given_up = tree().given_up_by_peers_;
   for (const Record& record : batch.batch.records) {
     const auto* const put = std::get_if<PutRecord>(&record);
-    if (put == nullptr) continue;
-    const ObjectId id = id_here(ordinal, put->object.id);
-    given_up.has_place(id, place_here(ordinal, put->object.body.place));
-    if (put->object.body.version == 1) continue;
+    if (put != nullptr) given_up.has_place(id_here(ordinal, put->object.id), place_here(ordinal, put->object.body.place));
+  }
+  for (const ObjectId changed : batch.changed) {
     // The kernel may have the former size for a second, and a client that maps what it can read would be killed.
+    const ObjectId id = id_here(ordinal, changed);
     tree().recent_bodies_.note(id, tree().parts_.clock.monotonic_ns());
     if (const ObjectPtr object = live(id)) object->relookup_until_ns = tree().recent_bodies_.until_ns(id);
   }

@@ -1095,6 +1095,30 @@ TEST_F(TreePeersChangedFile, OfWhichOnlyAttributesChangedIsTheSame) {
   close(first);
 }
 
+// It was moved out of a pack.
+TEST_F(TreePeersChangedFile, OfWhichOnlyThePlaceChangedIsTheSame) {
+  const auto put_elsewhere = [this](uint32_t version) {
+    PutRecord moved = put_version(version, 1000);
+    moved.object.body.checksums = {1};
+    return moved;
+  };
+  const ObjectPtr first = open();
+  say(kA, {put_elsewhere(2)});
+  EXPECT_EQ(open(), first);
+  EXPECT_EQ(first->base.version, 2u);
+  EXPECT_EQ(first->base.place.offset, 2 * 8192u);
+  EXPECT_EQ(told(), nothing_);
+  first->loading[0];
+  say(kA, {put_elsewhere(3)});
+  EXPECT_NE(open(), first) << "a read is under way at the former place";
+  EXPECT_EQ(first->base.version, 2u);
+  EXPECT_EQ(told(), it_);
+  first->loading.clear();
+  close(*tree_.get(there_));
+  close(first);
+  close(first);
+}
+
 TEST_F(TreePeersChangedFile, ThatIsRawIsTheSameWithItsNewLength) {
   say(kA, {put_version(2, 4000, PlaceKind::kRaw)});
   const ObjectPtr first = open();
