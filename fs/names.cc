@@ -192,9 +192,9 @@ void add_name_operations(fuse_lowlevel_ops& operations) {
   operations.lookup = guarded<lookup>;
   operations.forget = forget;
   operations.forget_multi = forget_multi;
-  operations.mknod = guarded<grows<make_node>>;
-  operations.mkdir = guarded<grows<make_directory>>;
-  operations.symlink = guarded<grows<make_symlink>>;
+  operations.mknod = guarded<grows<make_node, Growth::kBodiless>>;
+  operations.mkdir = guarded<grows<make_directory, Growth::kBodiless>>;
+  operations.symlink = guarded<grows<make_symlink, Growth::kLinks>>;
   operations.readlink = guarded<read_link>;
   operations.create = guarded<grows<create>>;
   operations.link = guarded<grows<link>>;

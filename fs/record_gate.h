@@ -52,10 +52,10 @@ uint64_t record_bytes_of(Argument argument) {
   return 0;
 }
 
-template <auto Handler, bool GivesBack>
+template <auto Handler, Growth kGrowth>
 struct Gate;
-template <class... Arguments, void (*Handler)(const Request&, Arguments...), bool GivesBack>
-struct Gate<Handler, GivesBack> {
+template <class... Arguments, void (*Handler)(const Request&, Arguments...), Growth kGrowth>
+struct Gate<Handler, kGrowth> {
   // A device number has the type of a nodeid: to keep the file of that id for a moment does no harm.
   template <class Argument>
   static std::shared_ptr<void> keep(const Request& request, Argument argument) {
@@ -66,9 +66,9 @@ struct Gate<Handler, GivesBack> {
     constexpr uint64_t kRecordBytes = 512;  // of the object and its directory
     Store& store = *driver_of(request).store;
     const uint64_t bytes = (kRecordBytes + ... + record_bytes_of(arguments));
-    if (store.has_room_for_records(bytes)) return Handler(request, arguments...);
-    store.await_room_for_records(bytes, GivesBack, [request, files = std::array{keep(request, arguments)...},
-                                                          kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
+    if (store.has_room_for_records(bytes, kGrowth)) return Handler(request, arguments...);
+    store.await_room_for_records(bytes, kGrowth, [request, files = std::array{keep(request, arguments)...},
+                                                        kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
       if (!status) return reply_error(request, status.error());
       run_handler(request, [&] { std::apply([&](auto&... each) { Handler(request, each.get()...); }, kept); });
     });
@@ -77,9 +77,9 @@ struct Gate<Handler, GivesBack> {
 
 // grows: for requests that make journal and index larger. gives_back: for requests that free at least as much as they take (removals, changes
 // of existing objects).
+template <auto Handler, Growth kGrowth = Growth::kFiles>
+inline constexpr auto grows = &Gate<Handler, kGrowth>::pass;
 template <auto Handler>
-inline constexpr auto grows = &Gate<Handler, false>::pass;
-template <auto Handler>
-inline constexpr auto gives_back = &Gate<Handler, true>::pass;
+inline constexpr auto gives_back = &Gate<Handler, Growth::kNone>::pass;
 
 }  // namespace kvcachefs

@@ -147,9 +147,9 @@ class Store {
 
   // --- the whole ---
   // May a change of names or attributes of about `bytes` go on now? If not, await_room_for_records() runs `then` once it may, or with the
-  // error why it cannot; it holds no thread. `gives_back`: the change gives back the room it takes; it is never refused for want of room.
-  virtual bool has_room_for_records(uint64_t bytes) = 0;
-  virtual void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) = 0;
+  // error why it cannot; it holds no thread. A change with Growth::kNone is never refused for want of room.
+  virtual bool has_room_for_records(uint64_t bytes, Growth growth) = 0;
+  virtual void await_room_for_records(uint64_t bytes, Growth growth, StatusCompletion then) = 0;
   virtual bool has_room_for_xattr(uint64_t bytes) = 0;  // the same for an extended attribute, its name included
   virtual void await_room_for_xattr(uint64_t bytes, StatusCompletion then) = 0;
   virtual std::shared_ptr<void> keep(ObjectId id) = 0;  // while the result is held, a file that such a call is about is not evicted

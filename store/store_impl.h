@@ -122,8 +122,8 @@ class StoreImpl final : public Store, private StoreRooms {
   void await_catching_up(ObjectId id, std::move_only_function<void()> then) override { other_nodes_.await_catching_up(id, std::move(then)); }
   void await_loads(Handle* handle, std::move_only_function<void()> then) override { mapped_->await_loads(handle, std::move(then)); }
 
-  bool has_room_for_records(uint64_t bytes) override { return record_waiters_->has_room(bytes); }
-  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override { record_waiters_->await_room(bytes, gives_back, std::move(then)); }
+  bool has_room_for_records(uint64_t bytes, Growth growth) override { return record_waiters_->has_room(bytes, growth); }
+  void await_room_for_records(uint64_t bytes, Growth growth, StatusCompletion then) override { record_waiters_->await_room(bytes, growth, std::move(then)); }
   bool has_room_for_xattr(uint64_t bytes) override { return record_waiters_->has_room_for_xattr(bytes); }
   void await_room_for_xattr(uint64_t bytes, StatusCompletion then) override { record_waiters_->await_room_for_xattr(bytes, std::move(then)); }
   std::shared_ptr<void> keep(ObjectId id) override { return tree_->keep_for_call(id); }

@@ -44,6 +44,15 @@ struct ExtentId {
   auto operator<=>(const ExtentId&) const = default;
 };
 
+// Which part of the index a change of names or attributes makes larger.
+enum class Growth : uint8_t {
+  kNone,      // none: it gives back the room that it takes
+  kFiles,     // that of files, which can be evicted
+  kBodiless,  // that of names without a body, which cannot
+  kLinks,     // the same, with targets that can be long
+  kXattrs,    // that of extended attributes
+};
+
 enum class PlaceKind : uint8_t {
   kNone = 0,    // no bytes (empty file, directory, symlink)
   kInline = 1,  // the bytes are in the record itself

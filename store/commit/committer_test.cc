@@ -711,7 +711,7 @@ TEST_F(CommitterTest, CallsThatWaitForRecordsGoOnWhenSomeAreWritten) {
   ASSERT_TRUE(records.crowded());
   EXPECT_FALSE(waiters.has_room(100));
   Answer answer;
-  waiters.await_room(100, false, [&](Status status) {
+  waiters.await_room(100, Growth::kFiles, [&](Status status) {
     ++answer.count;
     answer.status = std::move(status);
   });
@@ -754,11 +754,50 @@ TEST_F(CommitterTest, CallsThatSetAttributesWaitUntilOthersAreJournaledOrForFive
   EXPECT_TRUE(second.is_good()) << "it is refused where it is set";
 }
 
+// A call that would be refused for the part of the index.
+TEST_F(CommitterTest, CallsThatAreToBeMeasuredWaitForACommitOfTheIndexThatBeginsLater) {
+  const auto await_room = [this](Answer& answer) {
+    EXPECT_FALSE(waiters.has_room(100, Growth::kLinks));
+    waiters.await_room(100, Growth::kLinks, [&answer](Status status) {
+      ++answer.count;
+      answer.status = std::move(status);
+    });
+  };
+  const auto look_again = [this] {
+    waiters.resume();
+    resumer.give_answers();
+  };
+  records.measured({.bodiless_bytes = kGiB});
+  EXPECT_TRUE(waiters.has_room(100, Growth::kLinks)) << "nothing to wait for: it is refused where the name is made";
+  records.index_commit_begins();
+  space.hope();
+  Answer first, second;
+  await_room(first);
+  EXPECT_TRUE(waiters.want_upkeep());
+  EXPECT_TRUE(waiters.has_room(100)) << "a file";
+  records.index_committed();
+  records.measured({.bodiless_bytes = kGiB});
+  look_again();
+  EXPECT_EQ(first.count, 0) << "that commit had begun before";
+  records.index_commit_begins();
+  EXPECT_FALSE(waiters.want_upkeep());
+  records.index_committed();
+  records.measured({.bodiless_bytes = kGiB});
+  look_again();
+  EXPECT_TRUE(first.is_good()) << "it is refused where the name is made";
+  EXPECT_TRUE(waiters.has_room(100, Growth::kLinks));
+  space.hope();
+  await_room(second);
+  health.report(Health::Of::kUpkeep, fail(Code::kIo, "the index cannot be written"));
+  look_again();
+  EXPECT_TRUE(second.is_good()) << "nor does it wait in vain";
+}
+
 TEST_F(CommitterTest, WhereTheJournalFailsCallsThatWaitForRecordsAreRefused) {
   records.accept(100 * kMiB);
   health.report(Health::Of::kJournal, fail(Code::kIo, "the journal takes nothing"));
   Answer answer;
-  waiters.await_room(100, false, [&](Status status) {
+  waiters.await_room(100, Growth::kFiles, [&](Status status) {
     ++answer.count;
     answer.status = std::move(status);
   });

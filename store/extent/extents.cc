@@ -89,18 +89,39 @@ Status Extents::look_where_it_is(File& file, const std::string& path) {
   return fail(Code::kIo, volume_->root() + "/" + parent_of(path) + ": others mounted another file system there, or above: unmount it");
 }
 
+// Makes its directory as well; once more, if others have removed that. Not the directory of the epoch: without it the volume is gone.
+Result<FilePtr> Extents::open_new(const std::string& path, PlaceKind kind) {
+  const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
+  const std::string directory = parent_of(path), epoch = epoch_directory(identity_.node, identity_.epoch);
+  const auto attempt = [&]() -> Result<FilePtr> {
+    KVC_TRY(make_parents(directory));
+    return volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct});
+  };
+  auto opened = attempt();
+  if (opened || (opened.error().code != Code::kNotFound && opened.error().sys_errno != ESTALE)) return opened;
+  if (const auto found = volume_->info(epoch); !found || !found->is_directory) return opened;
+  {
+    std::lock_guard lock(mutex_);
+    directories_.clear();
+  }
+  opened = attempt();
+  if (opened)
+    log::error("{}/{} was removed by others while the volume was mounted, and is made anew: chunks that were synced there are lost", volume_->root(), directory);
+  return opened;
+}
+
 Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   KVC_TRY(refuse_of_peer("made"));
   const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
   const std::string path = extent_path(identity_.node, id, kind);
-  KVC_TRY(make_parents(parent_of(path)));
-  const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
-  auto opened = volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct});
+  auto opened = open_new(path, kind);
   if (!opened) {
+    Error& error = opened.error();
     // Gives the number back, or failing attempts would use up numbers, and in time directories. After other errors the file may exist: the number is not used again.
     uint64_t unused = id.seq + 1;
-    if (lacks_files(opened.error())) next_seq_.compare_exchange_strong(unused, id.seq);
-    return std::unexpected(std::move(opened).error());
+    if (lacks_files(error) || is_not_there(error)) next_seq_.compare_exchange_strong(unused, id.seq);
+    if (is_not_there(error)) error.code = Code::kIo;  // a client would take it for its own file
+    return std::unexpected(std::move(error));
   }
   FilePtr file = counted(std::move(*opened));
   kill_point("extent-made");

@@ -123,6 +123,7 @@ class Extents {
   // The extents of the peer that owns `id`; null: the peer is unknown.
   std::shared_ptr<Extents> peer_of(ExtentId id) const { return of_peer_ ? of_peer_(id.node_ordinal()) : nullptr; }
   Result<Made> make_file(PlaceKind kind);
+  Result<FilePtr> open_new(const std::string& path, PlaceKind kind);
   Status look_where_it_is(File& file, const std::string& path);
   Status refuse_of_peer(std::string_view what) const;
   std::optional<Made> take_spare(PlaceKind kind);

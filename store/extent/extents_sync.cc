@@ -144,13 +144,14 @@ bool Extents::removed_here(ExtentId id) {
 Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
   Status status = unsynced.file->sync_data();
   if (status) synced_bytes_.fetch_add(unsynced.bytes, std::memory_order_relaxed);
+  const bool is_synced = status.has_value();
   if (status) status = look_for_file(id, unsynced);
   if (!status && removed_here(id)) status = {};
   if (!status) {
     status.error().message += ": what was written to it since it was synced last may be lost";
     log::error("{}", status.error().message);
   }
-  FilePtr noted_again;  // closed after the lock is released, as `unsynced` is
+  FilePtr noted_again, dropped;  // closed after the lock is released, as `unsynced` is
   {
     std::lock_guard lock(mutex_);
     const auto [first, end] = in_hand_.equal_range(id);
@@ -160,6 +161,7 @@ Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
       lost_raw_.try_emplace(id, std::exchange(status, {}).error());
     } else if (!status) {
       lost_.try_emplace(id, status.error());
+      if (is_synced) open_.add(id, unsynced.file, dropped);  // its name leads to it no more: what is in it can only be read, and written elsewhere, through this descriptor
       if (auto again = unsynced_.find(id); again != unsynced_.end()) {
         noted_again = std::move(again->second.file);
         unsynced_.erase(again);

@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/base/units.h"
 #include "store/extent/extents.h"
 #include "store/volume/fault_volume.h"
 
@@ -119,6 +121,57 @@ TEST(TakenNames, FailTheNextSyncOfThatFile) {
       EXPECT_NE(extents.is_lost(taken->id), raw) << how;
       EXPECT_TRUE(extents.sync({good->id}) && extents.told_of_raw({good->id})) << how;
     }
+}
+
+// A directory that others remove while extents are made in it.
+class LostDirectory : public ::testing::Test {
+ protected:
+  const std::string epoch_ = epoch_directory("test", 1);
+  const std::shared_ptr<SimVolume> volume_ = make_sim_volume();
+  Extents extents_{volume_, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
+};
+
+TEST_F(LostDirectory, IsMadeAnewForTheNextExtent) {
+  const auto first = extents_.make(PlaceKind::kSolo);
+  ASSERT_TRUE(first);
+  uint64_t seq = first->id.seq;
+  for (const char* which : {"/extents/0", "/extents"}) {
+    ASSERT_TRUE(volume_->rename(epoch_ + which, fmt::format("elsewhere{}", seq)));
+    const auto next = extents_.make(PlaceKind::kPacked);
+    ASSERT_TRUE(next) << which << next.error().message;
+    EXPECT_EQ(next->id.seq, ++seq) << "no number is used up";
+    EXPECT_TRUE(volume_->info(extents_.path(next->id, PlaceKind::kPacked)));
+    EXPECT_TRUE(extents_.sync({next->id}));
+  }
+  EXPECT_FALSE(extents_.sync({first->id}));
+}
+
+TEST_F(LostDirectory, OfTheEpochIsNotMadeAnew) {
+  const auto first = extents_.make(PlaceKind::kSolo);
+  ASSERT_TRUE(first);
+  ASSERT_TRUE(volume_->rename(epoch_, "elsewhere"));
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(extents_.make(PlaceKind::kPacked).error().code, Code::kIo);
+  EXPECT_FALSE(volume_->info(epoch_)) << "the volume is gone";
+  ASSERT_TRUE(volume_->rename("elsewhere", epoch_));
+  const auto next = extents_.make(PlaceKind::kPacked);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->id.seq, first->id.seq + 1) << "failed attempts used up no numbers";
+}
+
+TEST_F(LostDirectory, LeavesTheOpenFileForReadingWhatHasToMove) {
+  auto made = extents_.make(PlaceKind::kSolo);
+  ASSERT_TRUE(made);
+  alignas(kBlockBytes) std::byte block[kBlockBytes] = {std::byte{7}};
+  const std::span<const std::byte> piece(block);
+  ASSERT_TRUE(made->file->write({&piece, 1}, 0));
+  made->file.reset();
+  ASSERT_TRUE(volume_->remove_file(extents_.path(made->id, PlaceKind::kSolo)));
+  EXPECT_FALSE(extents_.sync_all());
+  const auto file = extents_.open(made->id, PlaceKind::kSolo);
+  ASSERT_TRUE(file) << file.error().message;
+  block[0] = {};
+  ASSERT_TRUE((*file)->read(block, 0));
+  EXPECT_EQ(block[0], std::byte{7});
 }
 
 class FewDescriptors : public ::testing::Test {

@@ -211,9 +211,11 @@ Status AttributeRequests::change_xattrs(ObjectId id, const std::function<Status(
     forget.take(object);
     const auto lock = object->lock();
     KVC_TRY(parts_.check_may_change(*object));
+    const uint64_t before = bytes_of(object->attributes.xattrs);
     KVC_TRY(change(object));
     object->attributes.ctime_ns = parts_.clock.realtime_ns();
     parts_.changes.mark_attributes_dirty(object);
+    if (bytes_of(object->attributes.xattrs) < before) parts_.records.note_shrunk();
   }
   forget.keep();
   parts_.dirty.wake();

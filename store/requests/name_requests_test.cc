@@ -156,6 +156,24 @@ TEST_F(NameRequestsTest, NamesWithoutABodyHaveAPartOfTheCapacity) {
   EXPECT_TRUE(names.make_directory(kRootId, "d", 0755, kFirst));
 }
 
+TEST_F(NameRequestsTest, WhatIsRemovedMayBeRoomInTheIndex) {
+  const ObjectId file = store_file("a");
+  ASSERT_TRUE(names.make_directory(kRootId, "d", 0755, kFirst) && names.make_symlink(kRootId, "l", "target", kFirst));
+  ASSERT_TRUE(attributes.set_xattr(file, "user.x", "12", XattrMode::kAny));
+  Answer answer;
+  for (const auto& remove : std::initializer_list<std::function<void()>>{
+           [&] { names.remove_directory(kRootId, "d", into(answer)); }, [&] { names.unlink(kRootId, "l", kFirst, into(answer)); },
+           [&] { ASSERT_TRUE(attributes.set_xattr(file, "user.x", "1", XattrMode::kAny)); }, [&] { ASSERT_TRUE(attributes.remove_xattr(file, "user.x")); }}) {
+    run();
+    records.index_commit_begins();
+    records.index_committed();
+    records.measured({.index_bytes = kMiB, .bodiless_bytes = kGiB});
+    EXPECT_FALSE(records.is_to_be_measured(Growth::kBodiless));
+    remove();
+    EXPECT_TRUE(records.is_to_be_measured(Growth::kBodiless));
+  }
+}
+
 TEST_F(NameRequestsTest, AFullVolumeTakesNoNewNamesOrAttributesUnlessRoomMayBeMade) {
   const ObjectId file = store_file("a");
   run();

@@ -68,8 +68,9 @@ void ReadRequests::load(const ObjectPtr& object, LoadRange range, std::shared_pt
 
 void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                                 Completion<ReadReply> done) {
-  // The store also reads ahead inside the body, so that several requests to the volume are in flight.
-  constexpr uint64_t kReadAheadBytes = 8 * kMiB;
+  // The store also reads ahead inside the body, so that several requests to the volume are in flight. Not much of a small memory: reads here and there in a
+  // large body would push out each other's units.
+  const uint64_t ahead_bytes = std::min(8 * kMiB, parts_.cache.piece_bytes() / 4);
   constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
   ReadPlan plan;
   {
@@ -91,7 +92,7 @@ void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
   // Reads ahead only in the first attempt: if memory is short, units read ahead of one reader push out those that another waits for.
   const size_t wanted = plan.wanted_last;
-  const size_t ahead = attempts > 0 ? wanted : std::min<size_t>(plan.body_units, wanted + kReadAheadBytes / kUnitBytes);
+  const size_t ahead = attempts > 0 ? wanted : std::min<size_t>(plan.body_units, wanted + ahead_bytes / kUnitBytes);
   if (!pin) pin = std::make_shared<WantedUnits>();
   pin->release();  // units held by an earlier attempt; the body has changed since
   // The whole range: units that are there now may be given up before there is memory for the others.

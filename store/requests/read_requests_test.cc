@@ -104,6 +104,19 @@ TEST_F(ReadRequestsTest, WhatIsMissingIsLoadedAndTheNextReadComesFromRam) {
   EXPECT_TRUE(body->wanted.empty()) << "an answered read keeps no unit from being given up";
 }
 
+TEST_F(ReadRequestsTest, ReadsHereAndThereInABodyThatIsLargeForTheMemoryLeaveEachOtherTheirUnits) {
+  const ObjectPtr body = object(put_body(20 * kMiB));
+  ASSERT_GT(body->size_bytes, pool.limit_bytes());
+  const auto handle = open(body);
+  const auto read_all = [&] {
+    for (const uint64_t offset : {uint64_t{0}, 6 * kMiB, 12 * kMiB}) EXPECT_EQ(read_now(*handle, offset + 1, 10), part_of(body, offset + 1, 10));
+  };
+  read_all();
+  const size_t before = reads.size();
+  read_all();
+  EXPECT_EQ(reads.size(), before);
+}
+
 TEST_F(ReadRequestsTest, AReadThatIsLargeForTheMemoryComesInPieces) {
   pool.set_limit_bytes(4 * kMiB);
   const ObjectPtr body = object(put_body(6 * kMiB + 5));

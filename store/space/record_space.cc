@@ -40,6 +40,12 @@ bool RecordSpace::is_crowded(uint64_t times) const {
          measured_.journal_bytes > 2 * times * most_journal();
 }
 
+uint64_t RecordSpace::index_part() const { return std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart) + measured_.files_bytes; }
+
+uint64_t RecordSpace::used_index_bytes() const {
+  return measured_.index_bytes - std::min(measured_.index_bytes, measured_.index_unused_bytes);
+}
+
 void RecordSpace::tell() {
   const Measured& m = measured_;
   const uint64_t accepted = accepted_bytes_ + taken_bytes_ + awaiting_body_bytes_;
@@ -51,9 +57,32 @@ void RecordSpace::tell() {
                       journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_,
                       peers_ahead_is_kept_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
-  const uint64_t part = std::max(kLeastIndexBytes, space_.limit_bytes() / kIndexPart);
-  index_has_its_part_.store(!m.index_is_elsewhere && m.index_bytes + overlay_bytes_ + accepted > part + m.files_bytes, std::memory_order_relaxed);
-  bodiless_have_their_part_.store(!m.index_is_elsewhere && m.bodiless_bytes > part, std::memory_order_relaxed);
+  index_has_its_part_.store(!m.index_is_elsewhere && used_index_bytes() + overlay_bytes_ + accepted > index_part(), std::memory_order_relaxed);
+  bodiless_have_their_part_.store(!m.index_is_elsewhere && m.bodiless_bytes > index_part() - m.files_bytes, std::memory_order_relaxed);
+}
+
+bool RecordSpace::is_to_be_measured(Growth growth) const {
+  const bool bodiless = (growth == Growth::kBodiless || growth == Growth::kLinks) && bodiless_have_their_part();
+  const bool index = (growth == Growth::kLinks || growth == Growth::kXattrs) && index_has_its_part();
+  if (!bodiless && !index) return false;
+  std::lock_guard lock(mutex_);
+  if (space_.hopes() != measured_hopes_) return true;
+  return !bodiless && (index_is_estimated_ || used_index_bytes() + awaiting_body_bytes_ <= index_part());
+}
+
+uint64_t RecordSpace::want_measured() {
+  std::lock_guard lock(mutex_);
+  return wanted_after_ = commits_begun_ + 1;
+}
+
+bool RecordSpace::is_wanted_measured() const {
+  std::lock_guard lock(mutex_);
+  return wanted_after_ > commits_begun_;
+}
+
+uint64_t RecordSpace::measurings() const {
+  std::lock_guard lock(mutex_);
+  return measured_after_;
 }
 
 void RecordSpace::measured(const Measured& measured) {
@@ -62,6 +91,9 @@ void RecordSpace::measured(const Measured& measured) {
   measured_ = measured;
   measured_.journal_bytes += appended_bytes - measured.appended_bytes;
   measured_.appended_bytes = appended_bytes;
+  measured_after_ = commits_begun_;
+  measured_hopes_ = committed_hopes_;
+  index_is_estimated_ = false;
   written_ = true;
   tell();
 }
@@ -130,25 +162,29 @@ void RecordSpace::keep_xattrs(UnjournaledXattrs& of, uint64_t bytes) {
   xattr_bytes_->fetch_add(bytes, std::memory_order_relaxed);
 }
 
-void RecordSpace::wait_for_xattrs(std::move_only_function<void()> retry) {
+void RecordSpace::retry_soon(std::move_only_function<void()> retry) {
   std::lock_guard lock(mutex_);
-  waiting_for_xattrs_.push_back(std::move(retry));
+  retries_.push_back(std::move(retry));
 }
 
-std::vector<std::move_only_function<void()>> RecordSpace::take_waiting_for_xattrs() {
+std::vector<std::move_only_function<void()>> RecordSpace::take_retries() {
   std::lock_guard lock(mutex_);
-  return std::exchange(waiting_for_xattrs_, {});
+  return std::exchange(retries_, {});
 }
 
 void RecordSpace::index_commit_begins() {
   std::lock_guard lock(mutex_);
   committing_bytes_ = overlay_bytes_;
   committing_records_ = overlay_records_;
+  ++commits_begun_;
+  begun_hopes_ = space_.hopes();
 }
 
 void RecordSpace::index_committed() {
   std::lock_guard lock(mutex_);
   measured_.index_bytes += kRowTimes * committing_bytes_;  // until it is measured again
+  index_is_estimated_ = true;
+  committed_hopes_ = begun_hopes_;
   overlay_bytes_ -= std::exchange(committing_bytes_, 0);
   overlay_records_ -= std::exchange(committing_records_, 0);
   written_ = true;

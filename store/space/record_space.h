@@ -47,6 +47,7 @@ class RecordSpace {
     uint64_t appended_bytes = 0;    // appended to journals of this life by then; bytes appended later are added
     uint64_t checkpoint_bytes = 0;  // of the newest
     uint64_t index_bytes = 0;
+    uint64_t index_unused_bytes = 0;  // the part of that in which rows can be written, for others were removed
     uint64_t files_bytes = 0;  // about what the index takes for files without attributes: rows, names and inline bodies
     uint64_t bodiless_bytes = 0;  // the part of that for what has no body and cannot be evicted, and for directories
     bool index_is_elsewhere = false;  // not on the volume, where it takes nothing then
@@ -79,10 +80,19 @@ class RecordSpace {
   static constexpr uint64_t kIndexPart = 8;
   // True if directories, links and other names without a body take that part, as last measured. From then on no more are made, for the same reason.
   bool bodiless_have_their_part() const { return bodiless_have_their_part_.load(std::memory_order_relaxed); }
+  // True if a change would be refused for such a part, and a commit of the index could show that there is room: something was removed since the
+  // last one, or the part is only reached by what was accepted since and is estimated.
+  bool is_to_be_measured(Growth growth) const;
+  // Wants a commit of the index that begins from now on, with measured() after it. measurings() then returns at least the result.
+  uint64_t want_measured();
+  bool is_wanted_measured() const;
+  uint64_t measurings() const;
+  // Rows of the index were made smaller (removals of names are counted by Tree).
+  void note_shrunk() { space_.hope(); }
   bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
   // Runs `retry` soon: when something was written, or a second later.
-  void wait_for_xattrs(std::move_only_function<void()> retry);
-  std::vector<std::move_only_function<void()>> take_waiting_for_xattrs();
+  void retry_soon(std::move_only_function<void()> retry);
+  std::vector<std::move_only_function<void()>> take_retries();
   // Call before and after a commit of the index, which empties the overlay of what was in it when the commit began.
   void index_commit_begins();
   void index_committed();
@@ -108,6 +118,8 @@ class RecordSpace {
   uint64_t most_accepted() const;
   uint64_t most_overlay() const;
   bool is_crowded(uint64_t times) const;
+  uint64_t index_part() const;
+  uint64_t used_index_bytes() const;
   void tell();
 
   Space& space_;
@@ -123,7 +135,11 @@ class RecordSpace {
   bool peers_ahead_is_kept_ = false;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since the first waiting call began to wait
-  std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;
+  std::vector<std::move_only_function<void()>> waiting_, retries_;
+  // Commits of the index, counted as they begin: the last one; the last before measured(); the one that is wanted.
+  uint64_t commits_begun_ = 0, measured_after_ = 0, wanted_after_ = 0;
+  uint64_t begun_hopes_ = 0, committed_hopes_ = 0, measured_hopes_ = 0;  // Space::hopes() as the last commit began, the last that succeeded, and that before measured()
+  bool index_is_estimated_ = false;  // committed since it was measured
   std::atomic<bool> crowded_{false}, index_has_its_part_{false}, bodiless_have_their_part_{false};
   const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };

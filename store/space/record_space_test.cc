@@ -237,6 +237,55 @@ TEST_F(RecordSpaceTest, NamesWithoutABodyHaveTheSamePart) {
   EXPECT_FALSE(records_.bodiless_have_their_part());
 }
 
+TEST_F(RecordSpaceTest, UnusedPagesOfTheIndexAreRoomInItsPart) {
+  at_.index_bytes = kLimit / RecordSpace::kIndexPart + 3 * kMiB;
+  records_.measured(at_);
+  EXPECT_TRUE(records_.index_has_its_part());
+  at_.index_unused_bytes = 3 * kMiB;
+  records_.measured(at_);
+  EXPECT_FALSE(records_.index_has_its_part());
+  records_.accept(1);
+  EXPECT_TRUE(records_.index_has_its_part());
+}
+
+TEST_F(RecordSpaceTest, APartIsMeasuredAnewOnceSomethingWasRemovedOrIfItIsOnlyEstimated) {
+  constexpr uint64_t kPart = kLimit / RecordSpace::kIndexPart;
+  const auto commit = [this] {
+    records_.index_commit_begins();
+    records_.index_committed();
+    records_.measured(at_);
+  };
+  at_.bodiless_bytes = kPart + 1;
+  commit();
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kBodiless));
+  space_.hope();
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless));
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kLinks));
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kXattrs)) << "no concern of these";
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kFiles));
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kNone));
+  records_.measured(at_);
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless)) << "without a commit of the index";
+  records_.index_commit_begins();
+  space_.hope();
+  records_.index_committed();
+  records_.measured(at_);
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless)) << "the commit may lack what was removed meanwhile";
+  commit();
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kBodiless));
+  at_.bodiless_bytes = 0;
+  at_.index_bytes = kPart - 1;
+  commit();
+  records_.await_body(1);
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kXattrs)) << "there is room";
+  records_.accept(1);
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kXattrs)) << "the same value may have been set twice";
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kLinks));
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kBodiless));
+  records_.await_body(1);
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kXattrs)) << "no commit has that body";
+}
+
 TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   int run = 0;
   records_.accept(64 * kMiB);

@@ -277,6 +277,7 @@ void Tree::Write::drop_directory(const ObjectPtr& directory) {
   tree().unlinked_.add(directory->id);
   forget_if_idle(directory);
   tree().leaving_.insert(directory->id);
+  tree().parts_.space.hope();
 }
 
 Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {

@@ -285,6 +285,7 @@ void Checkpointer::measure_overhead() {
   measured.index_is_elsewhere = index_is_elsewhere();
   if (::stat(index_file().c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
+  measured.index_unused_bytes = parts_.index.unused_bytes();
   constexpr uint64_t kFileBytes = 1 * kKiB;  // row and name, in pages that are not full
   constexpr uint64_t kBodilessBytes = 256;   // the same without a body
   const IndexTotals totals = parts_.index.totals();

@@ -6,6 +6,7 @@
 #include <unordered_map>
 
 #include "store/base/thread.h"
+#include "store/base/volume_error.h"
 #include "store/tree/journaled_version.h"
 
 namespace kvcachefs {
@@ -234,7 +235,7 @@ std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies(bool
 void BulkLane::drain(bool sync, StatusCompletion done) {
   Drain drain;
   drain.sync = sync;
-  drain.done = std::move(done);
+  drain.done = [done = std::move(done)](Status status) mutable { done(status_of_volume(std::move(status))); };
   add(std::move(drain));
 }
 

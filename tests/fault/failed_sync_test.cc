@@ -26,6 +26,18 @@ class FailedSync : public Promises {
     put("t", bytes);
     ASSERT_TRUE(rig_->rename("t", path));
   }
+  // As others do it: all extents and their directories.
+  void remove_extents() {
+    std::string extents;
+    for (const std::string& path : rig_->disk().all_files()) {
+      const size_t at = path.find("/extents/");
+      if (at == std::string::npos) continue;
+      extents = path.substr(0, at) + "/extents";
+      ASSERT_TRUE(rig_->disk().remove_file(path));
+    }
+    ASSERT_TRUE(rig_->disk().remove_directory(extents + "/0"));
+    ASSERT_TRUE(rig_->disk().remove_directory(extents));
+  }
   bool is_there(const std::string& path) {
     const auto files = rig_->disk().all_files();
     return std::find(files.begin(), files.end(), path) != files.end();
@@ -93,6 +105,32 @@ TEST_F(FailedSync, OfWhatIsNotInMemoryAnyMoreMakesItAbsent) {
     EXPECT_FALSE(*rig_->read("f"));
     expect("g", content('g', kPackedBytes));
   }
+}
+
+TEST_F(FailedSync, OfFilesOfWhichTheDirectoryWasRemovedMovesWhatWasNotSynced) {
+  for (const bool packed : {true, false})
+    for (const bool in_memory : {true, false}) {
+      SCOPED_TRACE(packed);
+      SCOPED_TRACE(in_memory);
+      start();
+      const size_t bytes = packed ? kPackedBytes : kSoloBytes;
+      put_renamed("old", content('o', bytes));
+      ASSERT_TRUE(rig_->drain());
+      put_renamed("f", content('f', bytes));
+      rig_->settle();  // journaled, not synced
+      if (!in_memory) rig_->store().drop_caches();
+      remove_extents();
+      put_renamed("g", content('g', bytes));
+      rig_->pass_time(kUpkeepNs);
+      rig_->pass_time(kUpkeepNs);
+      EXPECT_TRUE(rig_->fsync(open("f", false)));
+      EXPECT_TRUE(rig_->drain());
+      EXPECT_EQ(rig_->store().status().state, "ok");
+      kill_and_mount();
+      expect("f", content('f', bytes));
+      expect("g", content('g', bytes));
+      EXPECT_EQ(rig_->store().status().reclaimable_bytes, 0u);
+    }
 }
 
 // The kernel has the bytes yet, as written: only they are not on the medium.

@@ -132,6 +132,41 @@ def test_an_open_pack_is_removed(new_mount, what):
         check(mount, f"after{number}")
 
 
+@pytest.mark.parametrize("size", [MIB // 4, 5 * MIB])
+def test_the_directory_of_extents_is_removed(new_mount, size):
+    mount = new_mount({"memory": "64M"})
+    extents = glob.glob(mount.volume + "/nodes/*/1")[0] + "/extents"
+    commits = mount.status()["writes"]["index_commits"]
+    put(mount, "before", size)
+    wait_until(lambda: mount.status()["writes"]["index_commits"] > commits, SOON, "a sync of everything, and the next comes in seconds")
+    for number in range(3):  # accepted a moment ago, and synced by nobody
+        with open(os.path.join(mount.path, f"recent{number}"), "wb") as file:
+            file.write(payload(f"recent{number}", size))
+    wait_until(lambda: mount.status()["memory"]["dirty_bytes"] == 0, SOON, "they are written")
+    shutil.rmtree(extents)
+    told = []
+
+    def tell(call):
+        while True:  # the one that finds it tells
+            try:
+                return call()
+            except OSError as error:
+                told.append(error.errno)
+
+    for number in range(4):
+        tell(lambda: put(mount, f"after{number}", size))
+    tell(lambda: os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.flush", b"1"))
+    assert set(told) <= {errno.EIO} and len(told) <= 3, told
+    mount.wait_for_log("was removed by others while the volume was mounted, and is made anew")
+    assert os.listdir(extents + "/0")
+    assert mount.status()["volume"]["state"] == "ok"
+    kill_and_start(mount)
+    for number in range(4):
+        check(mount, f"after{number}", size)
+    for number in range(3):
+        check(mount, f"recent{number}", size)
+
+
 @pytest.mark.parametrize("way", ["mount", "repair"])
 @pytest.mark.parametrize("what", ["removed", "emptied", "cut", "directory removed"])
 def test_the_journal_is_lost_after_a_kill(new_mount, what, way):

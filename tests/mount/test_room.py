@@ -183,7 +183,28 @@ def test_names_without_a_body_displace_no_chunks(new_mount, what):
     assert os.stat(join(mount, "chunk")).st_size == 2 * MIB
     for number in range(made):
         (os.rmdir if what == "directories" else os.unlink)(join(mount, f"n{number}"))
-    wait_until(lambda: until_full(lambda _: make(made), 1) == 1, 30, "names can be made again")
+    make(made)
+
+
+@pytest.mark.parametrize("what", ["symlinks", "xattrs"])
+def test_what_long_records_took_is_room_at_once(new_mount, what):
+    mount = new_mount({"memory": "16M", "capacity": "64M", "evict": "off"})
+    os.mkdir(join(mount, "d"))
+
+    def make(number, size):
+        if what == "symlinks":
+            os.symlink("t" * size, join(mount, f"d/l{number}"))
+        else:
+            path = join(mount, f"d/d{number // 4}")
+            os.makedirs(path, exist_ok=True)
+            os.setxattr(path, f"user.a{number % 4}", os.urandom(size))
+
+    made = until_full(lambda number: make(number, 4000), 20_000)
+    assert made < 20_000
+    shutil.rmtree(join(mount, "d"))
+    os.mkdir(join(mount, "d"))
+    for number in range(made // 2):
+        make(number, 100)
 
 
 def test_no_inodes_left(new_mount, temp_dir):
