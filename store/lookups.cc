@@ -50,13 +50,11 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       if (body) parts_.peer_leases.told(parent, body->id);
       tree.unlock();  // others wait for the tracker's lock, too
       // A temporary name that is absent is about to be created, and says nothing of chunks.
-      if (!found && !body && TemporaryNames::may_be_renamed(name)) {
-        parts_.probes.missed(caller.thread_id, parent, name, ProbeCounts::Miss::kNeverSeen);
-        return stat;
-      }
-      parts_.accesses.probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
-                             stat ? stat->size_bytes : 0, parts_.clock.monotonic_ns());
-      if (body) parts_.accesses.probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, parts_.clock.monotonic_ns());
+      const bool teaches = found || !TemporaryNames::may_be_renamed(name);
+      if (teaches)
+        parts_.accesses.probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
+                               stat ? stat->size_bytes : 0, parts_.clock.monotonic_ns());
+      if (teaches && body) parts_.accesses.probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, parts_.clock.monotonic_ns());
       if (!found) parts_.probes.missed(caller.thread_id, parent, name, why_absent(parent, name));
       else if (found->type_bits != S_IFDIR) parts_.probes.hit();
       return stat;

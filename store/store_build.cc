@@ -75,7 +75,7 @@ void StoreImpl::build_accesses() {
   evictor_ = std::make_unique<Evictor>(clock_);
   std::vector<AccessListener*> listeners{evictor_.get()};
   if (shared_) listeners.push_back(&peer_leases_);
-  if (shared_) lost_names_.emplace(clock_, *evictor_, counters_);
+  if (shared_) lost_names_.emplace(clock_, *evictor_, counters_, [this] { accesses_->catch_up(); });
   if (shared_ && !read_only_) listeners.insert(listeners.end(), {&touches_, &*lost_names_});
   accesses_->set_listeners(std::move(listeners));
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });

@@ -57,7 +57,7 @@ struct Body {
   bool operator==(const Body&) const = default;
 };
 
-// Wherever the two lie. False if no checksums tell.
+// Compares sizes and checksums, not places. False for bodies without checksums.
 inline bool has_same_bytes(const Body& one, const Body& other) {
   return !one.checksums.empty() && one.size_bytes == other.size_bytes && one.checksums == other.checksums;
 }

@@ -8,8 +8,8 @@
 
 namespace kvcachefs {
 
-// Called from any thread: probed() and opened() with the tracker's lock, so that their order is that of the reports, the others without; the caller
-// of these may hold the Tree's lock and an object's. Must not block, nor take much more than a microsecond.
+// Called from any thread with the tracker's lock, so that the order is that of the reports; written() and used_elsewhere() without. The caller may hold the
+// Tree's lock and an object's. Must not block, nor take much more than a microsecond.
 class AccessListener {
  public:
   virtual ~AccessListener() = default;

@@ -85,10 +85,7 @@ AccessTracker::Lock AccessTracker::lock_up_to_date() {
   return lock;
 }
 
-// Before listeners are told of something else.
-void AccessTracker::catch_up() {
-  if (notes_count_.load(std::memory_order_relaxed) > 0) lock_up_to_date();
-}
+void AccessTracker::catch_up() { lock_up_to_date(); }
 
 void AccessTracker::work_off() {
   while (notes_count_.load(std::memory_order_relaxed) > 0) {
@@ -150,9 +147,8 @@ void AccessTracker::remember_directory(ObjectId parent, std::string_view name, O
 }
 
 void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
-  catch_up();
-  for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
   const Lock lock = lock_up_to_date();
+  for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
   const ChainKey key = chain_key(parent, name);
   chains_.on_made(thread_id, stem_of(parent, name, key), key);
   remember_directory(parent, name, id);
@@ -204,9 +200,8 @@ void AccessTracker::closed(const void* handle, ObjectId id, int64_t now_ns) {
 }
 
 ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
-  catch_up();
-  for (AccessListener* listener : listeners_) listener->created(parent, name, id);
   const Lock lock = lock_up_to_date();
+  for (AccessListener* listener : listeners_) listener->created(parent, name, id);
   ChainOrigin origin;
   origin.key = chain_key(parent, name);
   const NameStem stem = stem_of(parent, name, origin.key);
@@ -238,7 +233,9 @@ void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_v
   report.parent = parent;
   report.name = name;
   report.bytes = size_bytes;
-  take(report);
+  if (note(report)) return;
+  const Lock lock = lock_up_to_date();
+  learn(report);
 }
 
 std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& items) {
@@ -256,10 +253,9 @@ std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& item
 }
 
 void AccessTracker::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
-  catch_up();
+  Lock lock = lock_up_to_date();
   for (AccessListener* listener : listeners_)
     for (const Loaded& body : bodies) listener->loaded_ahead(body.id);
-  Lock lock = lock_up_to_date();
   for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
 }
@@ -275,9 +271,8 @@ void AccessTracker::left_ram(ObjectId id) {
 }
 
 void AccessTracker::deleted(ObjectId id) {
-  catch_up();
-  for (AccessListener* listener : listeners_) listener->deleted(id);
   const Lock lock = lock_up_to_date();
+  for (AccessListener* listener : listeners_) listener->deleted(id);
   chains_.on_deleted(id);
   file_stems_.erase(id);
   announced_directories_.erase(id);

@@ -41,11 +41,14 @@ class AccessTracker {
   void set_listeners(std::vector<AccessListener*> listeners) { listeners_ = std::move(listeners); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // limits for one reader (0: no read-ahead) and for all
 
-  // From hold() to release() probes, opens and reads reported by the calling thread are only noted. settle() ends that, too, and works off the notes
+  // From hold() to release() probes, opens and reads reported by the calling thread are only noted, and renames for the listeners. settle() ends that, too, and works off the notes
   // of all threads, in their order, as does each other call: so what is learned, and in which order, is the same. Call settle() with no lock held.
   void hold();
   void release();
   void settle();
+
+  // Tells the listeners of all that is noted.
+  void catch_up();
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if unknown.
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
@@ -55,12 +58,13 @@ class AccessTracker {
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
-  // An open that changed the object ends. Takes only the listeners' own locks.
+  // An open that changed the object ends. Takes the lock only where a rename may be noted, for the listeners are to have that first.
   void written(ObjectId id, uint64_t size_bytes) {
+    if (notes_count_.load(std::memory_order_relaxed) > 0) catch_up();
     for (AccessListener* listener : listeners_) listener->written(id, size_bytes);
   }
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
-  // The listeners are told later by a thread that holds: the caller has the lock of the names.
+  // Between hold() and release() the listeners are told later: the caller has the lock of the names.
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
   // Returns the order in which to lay out bodies that are sealed together, and learns it as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
@@ -104,7 +108,6 @@ class AccessTracker {
   void take(const Report& report);
   bool note(const Report& report);
   Lock lock_up_to_date();
-  void catch_up();
 
   // Caller holds mutex_.
   void work_off();

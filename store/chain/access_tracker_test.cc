@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <string>
 #include <thread>
@@ -96,11 +98,15 @@ class Told final : public AccessListener {
   void opened(ObjectId id, uint64_t) override { add("opened " + std::to_string(id.number())); }
   void written(ObjectId, uint64_t) override {}
   void created(ObjectId, std::string_view name, ObjectId) override { add("created " + std::string(name)); }
-  void published(uint32_t, ObjectId, std::string_view name, ObjectId, uint64_t) override { add("published " + std::string(name)); }
+  void published(uint32_t, ObjectId, std::string_view name, ObjectId, uint64_t) override {
+    if (while_published) while_published();
+    add("published " + std::string(name));
+  }
   void loaded_ahead(ObjectId id) override { add("loaded " + std::to_string(id.number())); }
   void deleted(ObjectId id) override { add("deleted " + std::to_string(id.number())); }
 
   std::vector<std::string> lines;
+  std::function<void()> while_published;
 
  private:
   void add(std::string line) { lines.push_back(std::move(line)); }
@@ -172,6 +178,24 @@ TEST(AccessTracker, ListenersAreToldOfARenameAfterTheAnswerAndInItsOrder) {
   tracker.settle();
   tracker.published(7, kParent, "b", id_of(2), origin, 1);
   EXPECT_EQ(told.lines.back(), "published b") << "a thread that does not hold is heard at once";
+}
+
+TEST(AccessTracker, ARemovalDoesNotOvertakeARenameThatIsBeingToldOf) {
+  Rows stored;
+  Told told;
+  AccessTracker tracker(stored.find(), 64 * kMiB, 256 * kMiB);
+  tracker.set_listeners({&told});
+  ChainOrigin origin;
+  std::thread remover;
+  told.while_published = [&] {  // the notes count as worked off by now
+    remover = std::thread([&] { tracker.deleted(id_of(1)); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the removal can be told of only if it does not wait
+  };
+  tracker.hold();
+  tracker.published(7, kParent, "a", id_of(1), origin, 1);
+  tracker.settle();
+  remover.join();
+  EXPECT_EQ(told.lines, (std::vector<std::string>{"published a", "deleted 1"}));
 }
 
 TEST(AccessTracker, WhatIsNotedWaitsAfterTheReleaseForAnyThreadThatSettles) {

@@ -1,5 +1,5 @@
-// The stems of recently used names, by object: a table of fixed size. An object has its place in one of the table's sets, and the entry of the set
-// that was used least lately goes for a new one. So each call touches one place in RAM, and allocates nothing.
+// The stems of recently used names, by object: a table of fixed size. An object has its place in one of the table's sets, and a new entry takes the
+// place of the one in its set that was not used for longest. So each call touches one place in RAM, and allocates nothing.
 #pragma once
 
 #include <algorithm>

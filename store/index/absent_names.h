@@ -1,4 +1,4 @@
-// Names that the index was found not to have, as of a number of applied batches. A client that stores a chunk has each of its two names searched for
+// Names that the index was found not to have, as of a number of changes. A client that stores a chunk has each of its two names searched for
 // three times within a moment, most of them under the lock of all names. Thread-safe: a leaf lock.
 #pragma once
 
@@ -21,10 +21,6 @@ class AbsentNames {
   void note(NameKey key, uint64_t as_of) {
     std::lock_guard lock(mutex_);
     entries_[place(key)] = {key, as_of, true};
-  }
-  void clear() {
-    std::lock_guard lock(mutex_);
-    entries_ = {};
   }
 
  private:

@@ -96,7 +96,7 @@ TEST_F(IndexTest, ANameThatWasAbsentIsFoundAsSoonAsABatchHasIt) {
   for (uint64_t round = 0; round < 4; ++round) {
     const bool commits = round % 2 == 1;
     EXPECT_FALSE(is_there());
-    EXPECT_FALSE(is_there()) << "remembered";
+    EXPECT_FALSE(is_there());
     apply({PutRecord{make_file(id(10 + round), packed(1, 10 + round))}, NameRecord{kRootId, "a", id(10 + round)}});
     if (commits) {
       ASSERT_TRUE(index_->commit());

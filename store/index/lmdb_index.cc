@@ -128,7 +128,7 @@ Result<NameRow> LmdbIndex::read_names(NameKey key) const {
   Bytes value;
   KVC_ASSIGN(const bool found, get(Table::kNames, name_key(key), value));
   if (!found) {
-    if (!loading_) absent_.note(key, as_of);
+    absent_.note(key, as_of);
     return NameRow{};
   }
   return checked(decode_name_row(key, value));
@@ -352,8 +352,8 @@ Status LmdbIndex::load(Record&& record) {
 Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   if (!loader_) return fail(Code::kInvalid, "index: no load was begun");
   KVC_TRY(loader_->finish(position, stamp));
-  absent_.clear();
   std::unique_lock lock(overlay_mutex_);
+  ++batches_;
   state_ = loader_->state();
   epochs_ = loader_->epochs();
   committed_ = state_.position;
@@ -382,6 +382,10 @@ Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
   KVC_TRY(its.env_->close(0));
   filled.reset();
   KVC_TRY(env_->replace_file(directory_.rebuilt_path() + "/data.mdb"));
+  {
+    std::unique_lock lock(overlay_mutex_);
+    ++batches_;  // what was not found in the damaged file may be there
+  }
   return directory_.rebuilt();
 }
 

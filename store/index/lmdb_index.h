@@ -164,7 +164,7 @@ class LmdbIndex final : public Index, private RowSource {
   std::unique_ptr<Frozen> writing_;  // constant while set: commit() reads it without the lock
   bool frozen_since_commit_ = false;
   IndexState state_;                       // with everything applied
-  uint64_t batches_ = 0;                   // applied since open(); what absent_ holds is as of this
+  uint64_t batches_ = 0;                   // raised with each batch and each change of the file; what absent_ holds is as of this
   std::map<uint32_t, EpochHighs> epochs_;  // with everything applied
   JournalPosition committed_;
 };

@@ -50,7 +50,7 @@ Status ClaimHolder::tell(const OwnFigures& own, uint64_t claim_bytes, uint64_t w
 }
 
 // The plan comes after the claim was lowered, for it depends on the claim; figures that are older by then do no harm. The claim goes to what is used at that
-// moment, not to what the figures say, so none of it is told free while it is used. No client is there yet, so no call is refused before the plan tells
+// moment, not to what the figures say, so nothing that is used is offered to other nodes. No client is there yet, so no call is refused before the plan tells
 // whether there is more to claim.
 Status ClaimHolder::begin() {
   begun_ = true;

@@ -454,7 +454,7 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
   return {};
 }
 
-// With what the batch replaces and changes of what the index has.
+// The batch, and the objects that it replaces or changes, by what the index has before it.
 Result<PeerBatch> Replica::compared(const Batch& batch, JournalPosition after) const {
   PeerBatch described{batch, after, {}};
   for (const Record& record : batch.records) {

@@ -10,7 +10,7 @@ namespace kvcachefs {
 
 // --- new entries ---
 
-// Gives a new object its first name. Returns what a lookup of it would say.
+// Gives a new object its first name. Returns the answer of a lookup of it.
 Result<Stat> NameRequests::new_directory_entry(ObjectId parent, std::string_view name, const ObjectPtr& object) {
   if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   if (auto gone = parts_.refusals.is_gone() ? parts_.refusals.lasting() : std::nullopt) return std::unexpected(*std::move(gone));

@@ -116,7 +116,8 @@ Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, 
   Tree::Write tree = parts_.tree.write();
   auto found = tree.get(asked.of);
   // Its node has changed and removed it since the lookup, as in object_to_open().
-  if (ObjectPtr kept = found ? nullptr : parts_.stale_opens.kept_of(caller.thread_id, asked.of)) found = std::move(kept);
+  const bool removed = !found && found.error().code == Code::kNotFound;
+  if (ObjectPtr kept = removed ? parts_.stale_opens.kept_of(caller.thread_id, asked.of) : nullptr) found = std::move(kept);
   if (!found) return found;
   const ObjectPtr& object = *found;
   const Tree::ForgetAfter forget(tree, object);

@@ -24,7 +24,7 @@ class TemporaryNames {
   // Call when a file that was created here is renamed.
   void renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to);
 
-  // Whether a file of this name is about to be renamed, by the name alone; for eviction, where a wrong guess costs room, not a version. True for
+  // Whether a file of this name is about to be renamed, by the name alone; for eviction and read-ahead, where a wrong guess costs room or order, not a version. True for
   // the names above, and for those with a number or random letters behind ("c.tmp1a2b3c4d", "tmpx3k9").
   static bool may_be_renamed(std::string_view name);
   // Whether the presence of a file of this name is a lock.

@@ -48,7 +48,7 @@ void Tree::Write::look_again(ObjectId id) {
     if (*record) {
       Body& now = (*record)->body;
       // A read that is under way goes by the former place: the object keeps it, and the peer is told.
-      const bool moved = has_same_bytes(object->base, now) && object->loading.empty();
+      const bool moved = has_same_bytes(object->base, now) && object->loading.empty() && object->base.quarantined == now.quarantined;
       outdated = !moved && !is_same_body(object->base, now) && !is_same_raw_file(object->base, now);
       if (!outdated) {
         object->attributes = std::move((*record)->attributes);

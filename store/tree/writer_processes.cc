@@ -1,5 +1,7 @@
 #include "store/tree/writer_processes.h"
 
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -24,9 +26,10 @@ void set(auto& slot, auto value) {
   if (slot.load(std::memory_order_relaxed) != value) slot.store(value, std::memory_order_relaxed);
 }
 
-// Sends no signal: the kernel only looks both up. It may forbid signals to a process of another user (EPERM).
+// Sends no signal: the kernel only looks both up. It may forbid signals to a process of another user (EPERM). A filter of system calls may forbid all.
 bool is_thread_of(uint32_t thread_id, uint32_t process) {
-  return process != 0 && (tgkill(static_cast<pid_t>(process), static_cast<pid_t>(thread_id), 0) == 0 || errno == EPERM);
+  static const bool is_allowed = tgkill(getpid(), gettid(), 0) == 0;
+  return is_allowed && process != 0 && (tgkill(static_cast<pid_t>(process), static_cast<pid_t>(thread_id), 0) == 0 || errno == EPERM);
 }
 
 bool has_ended(uint32_t process) { return kill(static_cast<pid_t>(process), 0) != 0 && errno == ESRCH; }

@@ -1,5 +1,5 @@
 // The process of a thread that calls. Reading that from /proc takes some 20 us, and longer for a process that holds its memory map, so it is done before
-// the lock of all names is taken. For a thread of a process that called lately it is a system call or two, without /proc: each file that is made asks.
+// the lock of all names is taken. For a thread of a process that called lately it is a few system calls, mostly one, without /proc: each file that is made asks.
 #pragma once
 
 #include <cstdint>

@@ -115,7 +115,8 @@ uint32_t Evictor::enter(uint32_t directory, std::string_view name, const UnitNam
   }
   Entry& entry = table_.at(slot);
   set_size(entry, size_bytes);
-  if (entry.directory == directory && entry.cookie == cookie) return slot;
+  const bool stood_alone = entry.unit == evict::UnitTable::own_unit(id) && of.unit != entry.unit;  // until now it could have been renamed
+  if (entry.directory == directory && entry.cookie == cookie && !stood_alone) return slot;
   const UnitKey before = entry.unit;
   table_.move(slot, directory, cookie, of);
   const bool never_known = entry.is(kYoung) && before == evict::UnitTable::own_unit(id);
@@ -205,7 +206,8 @@ void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
   const uint32_t directory = table_.directory(parent);
-  // What a temporary name says is of no use: often it has a stem of its own.
+  // A temporary name often has a stem of its own, and the file gets its unit with the name that it is renamed to. If it keeps this one, the first probe of it
+  // gives it the unit of the name.
   const bool temporary = TemporaryNames::may_be_renamed(name);
   const UnitName of = temporary ? UnitName{evict::UnitTable::own_unit(id), evict::kRootStem} : table_.name_of(directory, name);
   Entry& entry = table_.at(enter(directory, name, of, id, 0));

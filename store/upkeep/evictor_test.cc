@@ -80,6 +80,23 @@ TEST_F(EvictorTest, AFileThatKeepsItsTemporaryNameIsEvictedLikeAnotherAndItsLate
   EXPECT_EQ(evictor_.counts().units, 2u) << "the unit of the temporary name has gone";
 }
 
+TEST_F(EvictorTest, AFileThatKeepsATemporaryNameIsAUnitWithItsSidecarOnceItWasProbed) {
+  fill();
+  const std::string body = chunk_name(1) + ".part";
+  evictor_.created(kRootId, body, id_of(1));
+  evictor_.created(kRootId, body + ".metadata", id_of(2));
+  evictor_.written(id_of(1), kChunk);
+  pass(20 * kSecond);
+  evictor_.probed(1, kRootId, body, id_of(1), kChunk);
+  evictor_.probed(1, kRootId, body + ".metadata", id_of(2), 100);
+  pass(20 * kSecond);
+  store(3);  // what was created long ago counts as published from here on
+  EXPECT_EQ(evictor_.check(), "");
+  const auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].members.size(), 2u);
+}
+
 TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {
   fill();
   for (uint64_t number = 1; number <= 4; ++number) store(number);

@@ -37,6 +37,7 @@ void LostNames::note_batch(uint32_t ordinal, const Batch& batch) {
   Synced& synced = synced_[ordinal];
   synced.all = std::ranges::any_of(batch.records, [](const Record& record) { return std::holds_alternative<SyncedRecord>(record); });
   synced.times += synced.all ? 1 : 0;
+  if (catch_up_) catch_up_();
   std::vector<Doubtful> names;
   {
     std::lock_guard lock(mutex_);
@@ -55,6 +56,7 @@ void LostNames::note_batch(uint32_t ordinal, const Batch& batch) {
 
 void LostNames::note_all_anew(uint32_t ordinal) {
   synced_[ordinal].all = false;
+  if (catch_up_) catch_up_();
   std::vector<Doubtful> names;
   {
     std::lock_guard lock(mutex_);

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <deque>
 #include <map>
 #include <string>
@@ -35,7 +36,9 @@ class LostNames final : public AccessListener {
   static constexpr int kMostLooks = 24;
   static constexpr size_t kMost = 1 << 16;  // remembered names of this node, and names waiting for a look
 
-  LostNames(Clock& clock, const Evictor& evictor, Counters& counters) : clock_(clock), evictor_(evictor), counters_(counters), guard_(clock) {}
+  // `catch_up` has this class told of every rename up to now (AccessTracker::catch_up()); may be empty.
+  LostNames(Clock& clock, const Evictor& evictor, Counters& counters, std::function<void()> catch_up = {})
+      : clock_(clock), evictor_(evictor), counters_(counters), catch_up_(std::move(catch_up)), guard_(clock) {}
 
   // --- told by AccessTracker
   void created(ObjectId parent, std::string_view name, ObjectId id) override { note(parent, name, id); }
@@ -81,6 +84,7 @@ class LostNames final : public AccessListener {
   Clock& clock_;
   const Evictor& evictor_;
   Counters& counters_;
+  const std::function<void()> catch_up_;
   const EvictGuard guard_;
   // Of the thread of the rounds:
   std::map<uint32_t, Synced> synced_;  // by ordinal
