@@ -50,7 +50,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       if (body) parts_.peer_leases.told(parent, body->id);
       tree.unlock();  // others wait for the tracker's lock, too
       // A temporary name that is absent is about to be created, and says nothing of chunks.
-      const bool teaches = found || !TemporaryNames::may_be_renamed(name);
+      const bool teaches = found || !parts_.tree.temporary_names().is_expected_to_be_renamed(parent, name);
       if (teaches)
         parts_.accesses.probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                                stat ? stat->size_bytes : 0, parts_.clock.monotonic_ns());

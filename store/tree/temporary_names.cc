@@ -64,6 +64,13 @@ bool TemporaryNames::may_be_renamed(std::string_view name) {
   });
 }
 
+bool TemporaryNames::is_expected_to_be_renamed(ObjectId parent, std::string_view name) const {
+  if (!may_be_renamed(name)) return false;
+  std::lock_guard lock(mutex_);
+  const auto known = kinds_.find(kind_of(parent, name));
+  return known == kinds_.end() || known->second.created < kKept || 16 * known->second.renamed >= known->second.created;
+}
+
 bool TemporaryNames::is_lock(std::string_view name) { return has_word(name, kLocked); }
 
 void TemporaryNames::renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to) {

@@ -27,6 +27,8 @@ class TemporaryNames {
   // Whether a file of this name is about to be renamed, by the name alone; for eviction and read-ahead, where a wrong guess costs room or order, not a version. True for
   // the names above, and for those with a number or random letters behind ("c.tmp1a2b3c4d", "tmpx3k9").
   static bool may_be_renamed(std::string_view name);
+  // The same, unless many files of its kind were made and hardly any renamed: the word is a part of a final name ("<hash>_-tmp-model_0").
+  bool is_expected_to_be_renamed(ObjectId parent, std::string_view name) const;
   // Whether the presence of a file of this name is a lock.
   static bool is_lock(std::string_view name);
 
@@ -34,12 +36,13 @@ class TemporaryNames {
   static constexpr size_t kMostKinds = 512;
   static constexpr uint32_t kEnough = 4;      // so many files of a kind were renamed before it counts as temporary
   static constexpr uint32_t kMostCounted = 1024;
+  static constexpr uint32_t kKept = 64;  // so many files of a kind were made, and not one in 16 renamed: they keep their names
   struct Kind {
     uint32_t created = 0, renamed = 0;
   };
   static uint64_t kind_of(ObjectId parent, std::string_view name);
 
-  LeafMutex mutex_;  // a leaf
+  mutable LeafMutex mutex_;  // a leaf
   std::unordered_map<uint64_t, Kind> kinds_;
 };
 

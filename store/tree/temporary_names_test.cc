@@ -67,5 +67,19 @@ TEST(TemporaryNames, WhatMostlyStaysIsNone) {
   EXPECT_FALSE(names.created(kHere, "x.log"));
 }
 
+TEST(TemporaryNames, AWordOfFinalNamesIsSeenByManyThatNobodyRenames) {
+  TemporaryNames names;
+  EXPECT_TRUE(names.is_expected_to_be_renamed(kHere, "0_-tmp-model"));
+  EXPECT_FALSE(names.is_expected_to_be_renamed(kHere, "0_-model"));
+  for (int i = 0; i < 100; ++i) {
+    names.created(kHere, std::to_string(i) + "_-tmp-model");
+    names.created(kThere, std::to_string(i) + "_-tmp-model");
+    names.renamed(kThere, std::to_string(i) + "_-tmp-model", kHere, std::to_string(i));
+  }
+  EXPECT_FALSE(names.is_expected_to_be_renamed(kHere, "x_-tmp-model"));
+  EXPECT_TRUE(names.is_expected_to_be_renamed(kThere, "x_-tmp-model"));
+  EXPECT_TRUE(names.is_expected_to_be_renamed(kHere, "x.tmp")) << "another kind";
+}
+
 }  // namespace temporary_names_test
 }  // namespace kvcachefs

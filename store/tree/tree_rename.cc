@@ -170,6 +170,10 @@ void Tree::Write::note_moved(Rename& rename) {
     parts.accesses.directory_named(rename.thread_id, rename.new_parent, rename.new_name, source->id);
   else
     parts.accesses.published(rename.thread_id, rename.new_parent, rename.new_name, source->id, source->origin, size_bytes);
+  if (rename.exchanges() && target->is_directory())
+    parts.accesses.directory_named(rename.thread_id, rename.parent, rename.name, target->id);
+  else if (rename.exchanges())
+    parts.accesses.published(rename.thread_id, rename.parent, rename.name, target->id, target->origin, 0);
   change_links(source, 0);
   if (target) target->published = true;
 }

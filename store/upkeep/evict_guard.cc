@@ -16,7 +16,7 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps(const Tree::Write& tree, const
   if (tree.has_versions(parent, name)) return Kept{Evictor::Refused::kForNow, "several writers"};
   if (const auto kept = keeps_object(tree, object, leases)) return kept;
   const auto lock = object->lock();
-  if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
+  if (is_about_to_be_renamed(*object, parent, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
     return Kept{Evictor::Refused::kForNow, "not renamed"};
   if (object->size_bytes <= kBlockBytes && TemporaryNames::is_lock(name)) return Kept{Evictor::Refused::kForLong, "lock file"};
   return std::nullopt;
@@ -45,13 +45,14 @@ std::optional<EvictGuard::Kept> EvictGuard::keeps_object(const Tree::View&, cons
 }
 
 // Caller holds the object's lock. If the object was out of RAM meanwhile, only its name and its times tell.
-bool EvictGuard::is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const {
+bool EvictGuard::is_about_to_be_renamed(const Object& object, ObjectId parent, std::string_view name, int64_t within_ns) const {
+  const bool looks_so = learned_ != nullptr ? learned_->is_expected_to_be_renamed(parent, name) : TemporaryNames::may_be_renamed(name);
   if (!object.published) {
-    const bool says_so = object.temporary || TemporaryNames::may_be_renamed(name);
+    const bool says_so = looks_so || (object.temporary && (learned_ == nullptr || !TemporaryNames::may_be_renamed(name)));
     if (!says_so && !name.starts_with('.')) return false;  // a hidden file may be renamed, as rsync does it
     return clock_.monotonic_ns() - object.last_write_ns < (says_so ? within_ns : kAboutToRenameNs);
   }
-  if (!TemporaryNames::may_be_renamed(name)) return false;
+  if (!looks_so) return false;
   const int64_t age_ns = clock_.realtime_ns() - object.attributes.ctime_ns;
   return age_ns >= 0 && age_ns < within_ns;
 }

@@ -19,7 +19,8 @@ namespace kvcachefs {
 // Has no state. The caller does not hold the object's lock.
 class EvictGuard {
  public:
-  explicit EvictGuard(Clock& clock) : clock_(clock) {}
+  // `learned`: which names that look temporary are final; null: none.
+  explicit EvictGuard(Clock& clock, const TemporaryNames* learned = nullptr) : clock_(clock), learned_(learned) {}
 
   struct Kept {
     Evictor::Refused how;
@@ -35,9 +36,10 @@ class EvictGuard {
                        std::vector<std::pair<std::string, std::string>>& facts);
 
  private:
-  bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
+  bool is_about_to_be_renamed(const Object& object, ObjectId parent, std::string_view name, int64_t within_ns) const;
 
   Clock& clock_;
+  const TemporaryNames* learned_;
 };
 
 }  // namespace kvcachefs

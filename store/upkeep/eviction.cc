@@ -196,6 +196,7 @@ Eviction::Evicted Eviction::evict_until_free(uint64_t wanted_bytes) {
     parts_.evictor.forgive();  // units refused because something in them was open
     evicted += evict(lacks(), leases, true);
   }
+  if (evicted == 0 && parts_.evictor.search_for_lost()) return evict_until_free(wanted_bytes);
   if (evicted == 0 && parts_.evictor.filling() == 0) parts_.evictor.note_hopeless();  // otherwise the policy was changed meanwhile
   return {evicted, evicted > 0};
 }
@@ -267,9 +268,10 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
   };
   for (const Evictor::Member& member : victim.members) {
     auto name = tree.names().own_name(member.directory, member.cookie, member.id);
-    auto object = name ? tree.get(member.id) : fail(Code::kNotFound, {});
-    if (!object) {
-      parts_.evictor.nameless(member.id);
+    auto object = tree.get(member.id);
+    if (!object || !name) {
+      parts_.evictor.nameless(member.id, /*lives=*/object && (*object)->nlink > 0);
+      if (object) tree.forget_if_idle(*object);
       continue;
     }
     going.push_back({member, std::move(*name), *object});

@@ -49,7 +49,7 @@ class Eviction {
     std::function<bool()> awaits_sync = [] { return false; };  // bytes were written since the last sync, and that one succeeded. Any thread
   };
   explicit Eviction(Parts parts)
-      : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
+      : parts_(std::move(parts)), guard_(parts_.clock, &parts_.tree.temporary_names()), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
 
   // Tells the Evictor of one more piece of the existing names. Returns true if there was something to do.
   bool go_on_filling() { return walk_.go_on(/*to_the_end=*/false); }

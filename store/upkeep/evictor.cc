@@ -1,6 +1,7 @@
 #include "store/upkeep/evictor.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -64,6 +65,8 @@ void Evictor::restart() {
   policy_.reset();
   state_ = State::kOff;
   ++number_;
+  searching_ = false;
+  lost_ = 0;
   if (!settings_.on) return;
   auto made = evict::make_policy(settings_.policy);
   if (!made) made = evict::make_policy("prefix");  // not reached: the name was checked when the option was set
@@ -206,14 +209,14 @@ void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
   const uint32_t directory = table_.directory(parent);
-  // A temporary name often has a stem of its own, and the file gets its unit with the name that it is renamed to. If it keeps this one, the first probe of it
-  // gives it the unit of the name.
+  // A temporary name often has a stem of its own, and the file gets its unit with the name that it is renamed to. If it keeps this one it gets the unit of the
+  // name when it is probed, or after a while.
+  const UnitName of = table_.name_of(directory, name);
   const bool temporary = TemporaryNames::may_be_renamed(name);
-  const UnitName of = temporary ? UnitName{evict::UnitTable::own_unit(id), evict::kRootStem} : table_.name_of(directory, name);
-  Entry& entry = table_.at(enter(directory, name, of, id, 0));
+  Entry& entry = table_.at(enter(directory, name, temporary ? UnitName{evict::UnitTable::own_unit(id), evict::kRootStem} : of, id, 0));
   note_use(entry, now, false);
   entry.set(kYoung, true);
-  young_.push_back({id, tick(now)});
+  young_.push_back({id, tick(now), temporary ? of : UnitName{}});
   let_grow_up(false, now);
 }
 
@@ -295,10 +298,14 @@ bool Evictor::let_grow_up(bool all, int64_t now) {
     if (slot != kNoSlot && table_.at(slot).is(kAside)) publish(slot, {}, true, now);
   }
   for (int n = 0; n < kAtOnce && !young_.empty() && (all || ms_since(young_.front().since, now) >= kYoungMs); ++n) {
-    const uint32_t slot = table_.find(young_.front().id);
+    const Young young = young_.front();
+    const uint32_t slot = table_.find(young.id);
     young_.pop_front();
     any = true;
-    if (slot != kNoSlot && table_.at(slot).is(kYoung)) publish(slot, {}, true, now);
+    if (slot == kNoSlot || !table_.at(slot).is(kYoung)) continue;
+    const Entry& entry = table_.at(slot);
+    if (young.of.unit.valid() && entry.unit == evict::UnitTable::own_unit(young.id)) table_.move(slot, entry.directory, entry.cookie, young.of);
+    publish(slot, {}, true, now);
   }
   return any;
 }
@@ -322,6 +329,15 @@ void Evictor::deleted(ObjectId id) {
   unit_left(unit);
 }
 
-void Evictor::nameless(ObjectId id) { deleted(id); }
+void Evictor::nameless(ObjectId id, bool lives) {
+  constexpr uint64_t kPart = 64;
+  deleted(id);
+  if (!lives) return;
+  const bool many = std::invoke([&] {
+    std::lock_guard lock(mutex_);
+    return ++lost_ > kPart + table_.objects() / kPart;
+  });
+  if (many) search_for_lost();
+}
 
 }  // namespace kvcachefs

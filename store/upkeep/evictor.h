@@ -62,7 +62,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
 
   // --- filling, by one thread: when filling() returns a number, the caller reports all existing directories (parents first) and files
   // under that number, then calls build() until it is done. When the number changes, it starts from the beginning.
-  uint64_t filling() const;  // 0: nothing is to be filled
+  uint64_t filling() const;  // 0: nothing is to be filled, nor searched for
   void found_directory(ObjectId parent, std::string_view name, ObjectId id, bool pinned);
   void found(const Found& file);
   bool build(uint64_t number);  // one piece; true: done, or to be started again
@@ -82,7 +82,9 @@ class Evictor final : public AccessListener, public EvictorTypes {
   // True if it was probed or opened since it was chosen, or if `leases` does not allow its lease to be broken.
   bool wanted_again(const Victim& victim, Leases leases) const;
   void forgive();             // units refused for now may be chosen again
-  void nameless(ObjectId id);  // it no longer has the name that was known
+  void nameless(ObjectId id, bool lives);  // it no longer has the name that was known; lives: it has another one
+  // If objects that live were lost so, has the filling thread look for their names, at most once a minute. Returns true if it is to look now.
+  bool search_for_lost();
   // Nothing could be chosen: do not try again before something changes, or a second has passed.
   void note_hopeless() { hopeless_until_ms_.store(now_ms() + kHopelessMs, std::memory_order_relaxed); }
   bool may_evict() const { return on() && !hopeless(); }  // a call without room may get some by eviction
@@ -115,21 +117,13 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr size_t kLooks = 256, kPassed = 256;
   using Entry = evict::UnitTable::Entry;
   enum class State : uint8_t { kOff, kFilling, kReady };
-  struct Young { ObjectId id; uint32_t since = 0; };
+  struct Young { ObjectId id; uint32_t since = 0; evict::UnitName of{}; };  // of: by its name; not valid: its entry has it
   struct Building {  // state of the filling thread
     uint64_t number = 0;
     std::vector<std::pair<int32_t, uint32_t>> order;  // last use, slot
     uint32_t listed = 0, checked = 0;
     size_t published = 0;
     bool sorted = false;
-  };
-  struct Look {  // the last use before a thread's probes
-    ObjectId id;
-    uint32_t thread_id = 0, at = 0, used = 0, looked = 0;
-  };
-  struct Passed {  // a name whose object was removed a moment ago, perhaps replaced by another
-    uint64_t cookie = 0;
-    uint32_t directory = evict::kNoSlot, used = 0;
   };
   struct Gone { evict::UnitKey key; };
   struct Usual { uint32_t blocks = 0, smaller = 0; };  // usual size of the bodies of a stem; how many smaller ones came in a row
@@ -173,6 +167,9 @@ class Evictor final : public AccessListener, public EvictorTypes {
   mutable LeafMutex mutex_;  // a leaf. Guards everything below except building_
   Settings settings_;
   State state_ = State::kOff;
+  bool searching_ = false;  // (ready) names are looked for
+  uint64_t lost_ = 0;       // objects that live under names not known, since the last search; at least
+  int64_t next_search_ms_ = INT64_MIN;
   uint64_t number_ = 0;  // of the filling
   int64_t origin_ms_ = 0;
   evict::UnitTable table_;

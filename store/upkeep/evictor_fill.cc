@@ -20,12 +20,12 @@ constexpr size_t kPublishedAtOnce = 512;
 
 uint64_t Evictor::filling() const {
   std::lock_guard lock(mutex_);
-  return state_ == State::kFilling ? number_ : 0;
+  return state_ == State::kFilling || searching_ ? number_ : 0;
 }
 
 void Evictor::found_directory(ObjectId parent, std::string_view name, ObjectId id, bool pinned) {
   std::lock_guard lock(mutex_);
-  if (state_ != State::kFilling) return;
+  if (state_ != State::kFilling && !searching_) return;
   if (parent.valid()) table_.name_directory(parent, name, id);
   evict::UnitTable::Directory& directory = table_.directory_at(table_.directory(id));
   if (pinned && !std::exchange(directory.pinned, true)) ++pins_;
@@ -36,7 +36,7 @@ void Evictor::found(const Found& file) {
   constexpr int64_t kOldestMs = 300LL * 24 * 3600 * 1000;  // the range of ticks
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
-  if (state_ != State::kFilling) return;
+  if (state_ != State::kFilling && !searching_) return;
   const bool known = table_.find(file.id) != kNoSlot;  // it was used since filling began
   const uint32_t directory = table_.directory(file.parent);
   const uint32_t slot = enter(directory, file.name, table_.name_of(directory, file.name), file.id, file.size_bytes);
@@ -47,7 +47,7 @@ void Evictor::found(const Found& file) {
     ++pins_;
   }
   if (pins_ > 0) settle_pin(entry);
-  if (!file.follows.valid()) return;
+  if (!file.follows.valid() || searching_) return;
   if (follows_.size() <= slot) follows_.resize(std::max<size_t>(slot + 1, follows_.size() * 2));
   follows_[slot] = file.follows;
 }
@@ -110,10 +110,23 @@ bool Evictor::build(uint64_t number) {
     Entry& entry = table_.at(work.checked);
     if (!entry.id.valid() || entry.is(kYoung | kAside)) continue;
     if (!entry.is(kBuilt)) publish(work.checked, {}, true, now);
-    else if (static_cast<int32_t>(entry.used) > 0) policy_->read(entry.unit, {now});
+    else if (!searching_ && static_cast<int32_t>(entry.used) > 0) policy_->read(entry.unit, {now});
   }
   if (work.checked < table_.slots()) return false;
   work = {};
+  searching_ = false;
+  return true;
+}
+
+bool Evictor::search_for_lost() {
+  constexpr int64_t kPauseMs = 60'000;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (lost_ == 0 || state_ != State::kReady || searching_ || now < next_search_ms_) return false;
+  lost_ = 0;
+  searching_ = true;
+  ++number_;
+  next_search_ms_ = now + kPauseMs;
   return true;
 }
 

@@ -80,21 +80,52 @@ TEST_F(EvictorTest, AFileThatKeepsItsTemporaryNameIsEvictedLikeAnotherAndItsLate
   EXPECT_EQ(evictor_.counts().units, 2u) << "the unit of the temporary name has gone";
 }
 
-TEST_F(EvictorTest, AFileThatKeepsATemporaryNameIsAUnitWithItsSidecarOnceItWasProbed) {
+class NameThatLooksTemporary : public EvictorTest, public ::testing::WithParamInterface<bool> {};
+INSTANTIATE_TEST_SUITE_P(Probed, NameThatLooksTemporary, ::testing::Bool());
+TEST_P(NameThatLooksTemporary, IsOfTheUnitOfItsHashOnceItIsNotRenamed) {
+  const bool probed = GetParam();
   fill();
   const std::string body = chunk_name(1) + ".part";
   evictor_.created(kRootId, body, id_of(1));
   evictor_.created(kRootId, body + ".metadata", id_of(2));
   evictor_.written(id_of(1), kChunk);
-  pass(20 * kSecond);
-  evictor_.probed(1, kRootId, body, id_of(1), kChunk);
-  evictor_.probed(1, kRootId, body + ".metadata", id_of(2), 100);
+  if (probed) {
+    evictor_.probed(1, kRootId, body, id_of(1), kChunk);
+    evictor_.probed(1, kRootId, body + ".metadata", id_of(2), 100);
+  }
   pass(20 * kSecond);
   store(3);  // what was created long ago counts as published from here on
   EXPECT_EQ(evictor_.check(), "");
   const auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
   ASSERT_EQ(victims.size(), 1u);
   EXPECT_EQ(victims[0].members.size(), 2u);
+}
+
+// One of its names was removed, and it was the one that was known.
+TEST_F(EvictorTest, AFileThatLivesUnderANameNotKnownIsLookedForAndEvicted) {
+  fill();
+  for (const uint64_t number : {1, 2, 3}) store(number);
+  EXPECT_FALSE(evictor_.search_for_lost()) << "nothing is lost";
+  evictor_.nameless(id_of(1), /*lives=*/false);
+  EXPECT_FALSE(evictor_.search_for_lost()) << "it is gone";
+  evictor_.nameless(id_of(2), /*lives=*/true);
+  pass(20 * kSecond);
+  EXPECT_EQ(evict(10), Numbers{3});
+  ASSERT_TRUE(evictor_.search_for_lost());
+  const uint64_t number = evictor_.filling();
+  ASSERT_NE(number, 0u);
+  const std::string other = "another-" + chunk_name(2);
+  evictor_.found_directory({}, {}, kRootId, false);
+  evictor_.found({.parent = kRootId, .id = id_of(2), .name = other, .size_bytes = kChunk, .used_ns = clock_.realtime_ns(), .follows = {}});
+  while (!evictor_.build(number)) {
+  }
+  EXPECT_EQ(evictor_.filling(), 0u);
+  pass(20 * kSecond);
+  EXPECT_EQ(evict(10), Numbers{2});
+  evictor_.nameless(id_of(2), /*lives=*/true);
+  EXPECT_FALSE(evictor_.search_for_lost()) << "not twice a minute";
+  pass(60 * kSecond);
+  EXPECT_TRUE(evictor_.search_for_lost());
 }
 
 TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "store/base/types.h"
+#include "store/evict/key_index.h"
 #include "store/evict/policy.h"
 
 namespace kvcachefs {
@@ -79,6 +80,16 @@ struct EvictorTypes {
     kForNow,     // open, or not whole yet
     kForLong,    // not a chunk at all
     kNotNeeded,  // the other victims were enough
+  };
+
+ protected:  // of its state
+  struct Look {  // the last use before a thread's probes
+    ObjectId id;
+    uint32_t thread_id = 0, at = 0, used = 0, looked = 0;
+  };
+  struct Passed {  // a name whose object was removed a moment ago, perhaps replaced by another
+    uint64_t cookie = 0;
+    uint32_t directory = evict::kNoSlot, used = 0;
   };
 };
 
