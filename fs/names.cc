@@ -63,6 +63,11 @@ void make_node(const Request& request, fuse_ino_t parent, const char* name, mode
   reply_new_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
 }
 
+// A regular file can be evicted once it has a body, and is not refused for the part of names without one.
+void make_node_with_room(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  S_ISREG(mode) ? grows<make_node>(request, parent, name, mode, device) : grows<make_node, Growth::kBodiless>(request, parent, name, mode, device);
+}
+
 void make_directory(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
   Driver& driver = driver_of(request);
   reply_new_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
@@ -192,7 +197,7 @@ void add_name_operations(fuse_lowlevel_ops& operations) {
   operations.lookup = guarded<lookup>;
   operations.forget = forget;
   operations.forget_multi = forget_multi;
-  operations.mknod = guarded<grows<make_node, Growth::kBodiless>>;
+  operations.mknod = guarded<make_node_with_room>;
   operations.mkdir = guarded<grows<make_directory, Growth::kBodiless>>;
   operations.symlink = guarded<grows<make_symlink, Growth::kLinks>>;
   operations.readlink = guarded<read_link>;

@@ -770,7 +770,7 @@ TEST_F(CommitterTest, CallsThatAreToBeMeasuredWaitForACommitOfTheIndexThatBegins
   records.measured({.bodiless_bytes = kGiB});
   EXPECT_TRUE(waiters.has_room(100, Growth::kLinks)) << "nothing to wait for: it is refused where the name is made";
   records.index_commit_begins();
-  space.hope();
+  records.note_shrunk();
   Answer first, second;
   await_room(first);
   EXPECT_TRUE(waiters.want_upkeep());
@@ -786,7 +786,7 @@ TEST_F(CommitterTest, CallsThatAreToBeMeasuredWaitForACommitOfTheIndexThatBegins
   look_again();
   EXPECT_TRUE(first.is_good()) << "it is refused where the name is made";
   EXPECT_TRUE(waiters.has_room(100, Growth::kLinks));
-  space.hope();
+  records.note_shrunk();
   await_room(second);
   health.report(Health::Of::kUpkeep, fail(Code::kIo, "the index cannot be written"));
   look_again();

@@ -89,7 +89,7 @@ Status Extents::look_where_it_is(File& file, const std::string& path) {
   return fail(Code::kIo, volume_->root() + "/" + parent_of(path) + ": others mounted another file system there, or above: unmount it");
 }
 
-// Makes its directory as well; once more, if others have removed that. Not the directory of the epoch: without it the volume is gone.
+// Makes its directory as well; once more, if others have removed that, or it was stale on NFS. Not the directory of the epoch: without it the volume is gone.
 Result<FilePtr> Extents::open_new(const std::string& path, PlaceKind kind) {
   const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
   const std::string directory = parent_of(path), epoch = epoch_directory(identity_.node, identity_.epoch);
@@ -104,8 +104,9 @@ Result<FilePtr> Extents::open_new(const std::string& path, PlaceKind kind) {
     std::lock_guard lock(mutex_);
     directories_.clear();
   }
+  const auto there = volume_->info(directory);  // an ESTALE alone can pass
   opened = attempt();
-  if (opened)
+  if (opened && !there && there.error().code == Code::kNotFound)
     log::error("{}/{} was removed by others while the volume was mounted, and is made anew: chunks that were synced there are lost", volume_->root(), directory);
   return opened;
 }

@@ -1,4 +1,5 @@
 // Notes left by a failed sync; behaviour when descriptors run short.
+#include <algorithm>
 #include <cerrno>
 #include <functional>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"
 #include "store/volume/fault_volume.h"
@@ -144,6 +146,22 @@ TEST_F(LostDirectory, IsMadeAnewForTheNextExtent) {
     EXPECT_TRUE(extents_.sync({next->id}));
   }
   EXPECT_FALSE(extents_.sync({first->id}));
+}
+
+TEST_F(LostDirectory, IsToldOnlyIfItWasAbsent) {
+  const auto told = [] { return std::ranges::count_if(log::recent(), [](const std::string& line) { return line.contains("was removed by others while"); }); };
+  int stale = 1;
+  Extents extents{make_fault_volume(volume_, [&](const VolumeCall& call) {
+                    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kCreate && stale-- > 0 ? ESTALE : 0};
+                  }),
+                  FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
+  const auto before = told();
+  ASSERT_TRUE(extents.make(PlaceKind::kSolo));
+  EXPECT_EQ(stale, -1) << "it was tried again";
+  EXPECT_EQ(told(), before) << "an ESTALE that passes";
+  ASSERT_TRUE(volume_->rename(epoch_ + "/extents/0", "elsewhere"));
+  ASSERT_TRUE(extents.make(PlaceKind::kSolo));
+  EXPECT_EQ(told(), before + 1);
 }
 
 TEST_F(LostDirectory, OfTheEpochIsNotMadeAnew) {

@@ -174,6 +174,26 @@ TEST_F(NameRequestsTest, WhatIsRemovedMayBeRoomInTheIndex) {
   }
 }
 
+TEST_F(NameRequestsTest, WhatIsEvictedOrHadABodyIsNoRoomForNamesWithoutOne) {
+  store_file("a");
+  const ObjectId evicted = store_file("b");
+  ASSERT_TRUE(attributes.set_xattr(evicted, "user.x", "1", XattrMode::kAny));
+  run();
+  records.index_commit_begins();
+  records.index_committed();
+  records.measured({.index_bytes = kMiB, .bodiless_bytes = kGiB});
+  Answer answer;
+  names.unlink(kRootId, "a", kFirst, into(answer));
+  {
+    Tree::Write write = tree.write();
+    const auto object = write.get(evicted);
+    ASSERT_TRUE(object);
+    EXPECT_GT(write.evict(*object, kRootId, "b"), 0u);
+  }
+  run();
+  EXPECT_FALSE(records.is_to_be_measured(Growth::kBodiless));
+}
+
 TEST_F(NameRequestsTest, AFullVolumeTakesNoNewNamesOrAttributesUnlessRoomMayBeMade) {
   const ObjectId file = store_file("a");
   run();

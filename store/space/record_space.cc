@@ -66,7 +66,7 @@ bool RecordSpace::is_to_be_measured(Growth growth) const {
   const bool index = (growth == Growth::kLinks || growth == Growth::kXattrs) && index_has_its_part();
   if (!bodiless && !index) return false;
   std::lock_guard lock(mutex_);
-  if (space_.hopes() != measured_hopes_) return true;
+  if (shrunk_ != measured_shrunk_) return true;
   return !bodiless && (index_is_estimated_ || used_index_bytes() + awaiting_body_bytes_ <= index_part());
 }
 
@@ -91,8 +91,8 @@ void RecordSpace::measured(const Measured& measured) {
   measured_ = measured;
   measured_.journal_bytes += appended_bytes - measured.appended_bytes;
   measured_.appended_bytes = appended_bytes;
-  measured_after_ = commits_begun_;
-  measured_hopes_ = committed_hopes_;
+  measured_after_ = committed_;
+  measured_shrunk_ = committed_shrunk_;
   index_is_estimated_ = false;
   written_ = true;
   tell();
@@ -177,14 +177,15 @@ void RecordSpace::index_commit_begins() {
   committing_bytes_ = overlay_bytes_;
   committing_records_ = overlay_records_;
   ++commits_begun_;
-  begun_hopes_ = space_.hopes();
+  begun_shrunk_ = shrunk_;
 }
 
 void RecordSpace::index_committed() {
   std::lock_guard lock(mutex_);
   measured_.index_bytes += kRowTimes * committing_bytes_;  // until it is measured again
   index_is_estimated_ = true;
-  committed_hopes_ = begun_hopes_;
+  committed_ = commits_begun_;
+  committed_shrunk_ = begun_shrunk_;
   overlay_bytes_ -= std::exchange(committing_bytes_, 0);
   overlay_records_ -= std::exchange(committing_records_, 0);
   written_ = true;

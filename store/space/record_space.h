@@ -80,15 +80,16 @@ class RecordSpace {
   static constexpr uint64_t kIndexPart = 8;
   // True if directories, links and other names without a body take that part, as last measured. From then on no more are made, for the same reason.
   bool bodiless_have_their_part() const { return bodiless_have_their_part_.load(std::memory_order_relaxed); }
-  // True if a change would be refused for such a part, and a commit of the index could show that there is room: something was removed since the
+  // True if a change would be refused for such a part, and a commit of the index could show that there is room: rows shrank (note_shrunk()) since the
   // last one, or the part is only reached by what was accepted since and is estimated.
   bool is_to_be_measured(Growth growth) const;
   // Wants a commit of the index that begins from now on, with measured() after it. measurings() then returns at least the result.
   uint64_t want_measured();
   bool is_wanted_measured() const;
   uint64_t measurings() const;
-  // Rows of the index were made smaller (removals of names are counted by Tree).
-  void note_shrunk() { space_.hope(); }
+  // Rows of the index were made smaller or removed: of names without a body, or with extended attributes. Not for evictions: each would be a reason
+  // for a commit that shows no more room for names without a body.
+  void note_shrunk() { shrunk_.fetch_add(1); }
   bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
   // Runs `retry` soon: when something was written, or a second later.
   void retry_soon(std::move_only_function<void()> retry);
@@ -136,9 +137,10 @@ class RecordSpace {
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since the first waiting call began to wait
   std::vector<std::move_only_function<void()>> waiting_, retries_;
-  // Commits of the index, counted as they begin: the last one; the last before measured(); the one that is wanted.
-  uint64_t commits_begun_ = 0, measured_after_ = 0, wanted_after_ = 0;
-  uint64_t begun_hopes_ = 0, committed_hopes_ = 0, measured_hopes_ = 0;  // Space::hopes() as the last commit began, the last that succeeded, and that before measured()
+  std::atomic<uint64_t> shrunk_{0};
+  // Commits of the index, counted as they begin: the last one; the last that succeeded; that before measured(); the one that is wanted.
+  uint64_t commits_begun_ = 0, committed_ = 0, measured_after_ = 0, wanted_after_ = 0;
+  uint64_t begun_shrunk_ = 0, committed_shrunk_ = 0, measured_shrunk_ = 0;  // shrunk_ as the last one began, the last that succeeded, and that before measured()
   bool index_is_estimated_ = false;  // committed since it was measured
   std::atomic<bool> crowded_{false}, index_has_its_part_{false}, bodiless_have_their_part_{false};
   const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);

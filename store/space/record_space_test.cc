@@ -259,6 +259,8 @@ TEST_F(RecordSpaceTest, APartIsMeasuredAnewOnceSomethingWasRemovedOrIfItIsOnlyEs
   commit();
   EXPECT_FALSE(records_.is_to_be_measured(Growth::kBodiless));
   space_.hope();
+  EXPECT_FALSE(records_.is_to_be_measured(Growth::kBodiless)) << "evictions are no reason";
+  records_.note_shrunk();
   EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless));
   EXPECT_TRUE(records_.is_to_be_measured(Growth::kLinks));
   EXPECT_FALSE(records_.is_to_be_measured(Growth::kXattrs)) << "no concern of these";
@@ -266,8 +268,13 @@ TEST_F(RecordSpaceTest, APartIsMeasuredAnewOnceSomethingWasRemovedOrIfItIsOnlyEs
   EXPECT_FALSE(records_.is_to_be_measured(Growth::kNone));
   records_.measured(at_);
   EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless)) << "without a commit of the index";
+  const uint64_t measurings = records_.measurings();
   records_.index_commit_begins();
-  space_.hope();
+  records_.measured(at_);
+  EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless)) << "the commit failed";
+  EXPECT_EQ(records_.measurings(), measurings);
+  records_.index_commit_begins();
+  records_.note_shrunk();
   records_.index_committed();
   records_.measured(at_);
   EXPECT_TRUE(records_.is_to_be_measured(Growth::kBodiless)) << "the commit may lack what was removed meanwhile";

@@ -97,7 +97,7 @@ class Tree::Write final : public Tree::View {
 
   // --- names and links (tree_names.cc, tree_rename.cc) ---
   void touch_directory(ObjectId directory);  // sets its times to now
-  void change_links(const ObjectPtr& object, int by);
+  void change_links(const ObjectPtr& object, int by, bool evicts = false);
   // The directory, for giving a name in it. Fails for one that was removed, which the kernel may still know.
   Result<ObjectPtr> directory_for_entry(ObjectId id);
   // A name whose chunk is in quarantine reads as absent; a call that gives the name anew takes it from that chunk.

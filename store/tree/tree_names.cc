@@ -74,7 +74,7 @@ void Tree::Write::touch_directory(ObjectId directory) {
   mark_attributes_dirty(*object, parts.records, parts.dirty);
 }
 
-void Tree::Write::change_links(const ObjectPtr& object, int by) {
+void Tree::Write::change_links(const ObjectPtr& object, int by, bool evicts) {
   const Parts& parts = tree().parts_;
   const auto lock = object->lock();
   if (object->id.is_foreign() && object->nlink == 0 && by < 0) return;  // its node removed it meanwhile, or the link was counted
@@ -96,6 +96,7 @@ void Tree::Write::change_links(const ObjectPtr& object, int by) {
   tree().leaving_.insert(object->id);
   parts.space.add_leaving(object->id, bytes);
   parts.space.hope();  // also without a body: its record is room once it is in no checkpoint any more
+  if (!evicts && (kind == PlaceKind::kNone || !object->attributes.xattrs.empty())) parts.records.note_shrunk();
 }
 
 Result<ObjectPtr> Tree::Write::directory_for_entry(ObjectId id) {
@@ -232,7 +233,7 @@ uint64_t Tree::Write::evict(const ObjectPtr& object, ObjectId parent, const std:
   (*state)->leave_to_peers();
   (*state)->evicted = true;
   tree().parts_.records.accept(kNameRecordBytes + name.size());
-  change_links(object, -1);
+  change_links(object, -1, /*evicts=*/true);
   forget_if_idle(object);
   forget_removed(object->id);  // a later call by this id is answered that the name has to be looked up again
   tree().parts_.dirty.wake();
@@ -278,6 +279,7 @@ void Tree::Write::drop_directory(const ObjectPtr& directory) {
   forget_if_idle(directory);
   tree().leaving_.insert(directory->id);
   tree().parts_.space.hope();
+  tree().parts_.records.note_shrunk();
 }
 
 Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
