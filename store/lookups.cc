@@ -44,7 +44,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
       }
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
-      if (stat) stat->brief = tree.is_brief(parent, name, child);
+      if (stat) stat->brief = tree.is_brief(parent, name, child) || (child.is_foreign() && parts_.stale_opens.has_stand_in(parent, name));
       const auto body = tree.body_probed_by(parent, name, found.has_value());
       if (stat && found->type_bits == S_IFREG) stat->brief |= will_be_told(parent, child, caller);
       if (body) parts_.peer_leases.told(parent, body->id);
@@ -111,7 +111,7 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     stat.id = parts_.stale_opens.stand_in(caller.thread_id, {parts_.new_objects.next_id(), chosen, parent, std::string(name)});
     brief = true;
   }
-  stat.brief = brief || tree.is_brief(parent, name, chosen);
+  stat.brief = brief || tree.is_brief(parent, name, chosen) || (chosen.is_foreign() && parts_.stale_opens.has_stand_in(parent, name));
   stat.to_be_written = told && told->write;
   return stat;
 }

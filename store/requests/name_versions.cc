@@ -130,15 +130,22 @@ Result<ObjectPtr> NameVersions::make_stand_in(const StaleOpens::StandIn& asked, 
   }
   const Status put = put_in_place(tree, asked, fresh, caller);
   if (!put && put.error().code != Code::kNotFound && put.error().code != Code::kStale) return std::unexpected(put.error());
-  if (!put) {  // the name was removed since the lookup: as if that had come after the open
-    {
-      const auto lock = fresh->lock();
-      fresh->nlink = 1;
-    }
-    tree.add(fresh);
-    tree.change_links(fresh, -1);
+  if (put) {
+    tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, fresh->id);
+    return fresh;
   }
+  // The name was removed or renamed since the lookup: as if that had come after the open. If it is a temporary one its writer's rename is to come here.
+  const bool temporary = parts_.tree.temporary_names().is_expected_to_be_renamed(asked.parent, asked.name);
+  {
+    const auto lock = fresh->lock();
+    fresh->nlink = 1;
+    fresh->last_write_ns = parts_.clock.monotonic_ns();
+  }
+  tree.add(fresh);
   tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, fresh->id);
+  fresh->temporary = temporary;
+  if (temporary) tree.lose_name(fresh, asked.parent, asked.name);
+  else tree.change_links(fresh, -1);
   return fresh;
 }
 

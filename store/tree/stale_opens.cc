@@ -150,6 +150,15 @@ std::optional<StaleOpens::StandIn> StaleOpens::stand_in_of(uint32_t thread_id, O
   return entry->second.stand_in;
 }
 
+bool StaleOpens::has_stand_in(ObjectId parent, std::string_view name) const {
+  if (count_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard lock(mutex_);
+  return std::ranges::any_of(entries_, [&](const auto& each) {
+    const std::optional<StandIn>& stand_in = each.second.stand_in;
+    return stand_in && stand_in->parent == parent && stand_in->name == name;
+  });
+}
+
 std::optional<ObjectId> StaleOpens::stands_for(ObjectId id) const {
   if (count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
   std::lock_guard lock(mutex_);

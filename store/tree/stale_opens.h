@@ -64,6 +64,8 @@ class StaleOpens {
   ObjectId stand_in(uint32_t thread_id, StandIn fresh);
   // What the thread's last lookup answered, if that was a stand-in with this id.
   std::optional<StandIn> stand_in_of(uint32_t thread_id, ObjectId id) const;
+  // Whether some thread's lookup answered a stand-in for this name: it may have the name in a moment, so no other answer is to be relied on.
+  bool has_stand_in(ObjectId parent, std::string_view name) const;
   std::optional<ObjectId> stands_for(ObjectId id) const;  // `of` of the stand-in with this id, whichever thread's it is
   struct Repeated {
     bool repeats = false;

@@ -165,6 +165,7 @@ class Tree::Write final : public Tree::View {
   // Keeps what a repeated lookup found until the call is repeated, so that it is not answered kStale twice; also on a full volume: one object a thread.
   void keep_for_repeat(StaleOpens& stale, uint32_t thread_id, ObjectId id);
   void let_go(const StaleOpens::Released& released);
+  void lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept = true);
 
  private:
   friend class Tree;
@@ -181,7 +182,6 @@ class Tree::Write final : public Tree::View {
   Result<bool> has_only_taken(ObjectId directory) const;
   std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
   void take_lost_versions(const Batch* given, bool at_the_end = false);
-  void lose_name(const ObjectPtr& object, ObjectId parent, std::string_view name, bool may_be_kept = true);
   void take_lost(NameState& state, const ObjectPtr& version);
   void end_lost(const LostVersions::Lost& lost);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import mmap
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -340,6 +341,39 @@ def test_a_node_is_killed_while_a_writer_removes_its_file_behind_that_of_another
         mount.stop()
     fsck = run_command("fsck", a.volume)
     assert fsck.returncode == 0, fsck.stdout + fsck.stderr
+
+
+WATCH = """
+import os, sys
+while not os.path.exists(sys.argv[1] + "/end"):
+    for n in range(int(sys.argv[2])):
+        try:
+            os.stat(f"{sys.argv[1]}/{n}")
+        except FileNotFoundError:
+            pass
+"""
+
+
+def test_a_file_that_is_written_anew_is_its_writers_at_once_though_others_look_at_it(nodes):
+    a, b = nodes
+    count = 120
+    on_a, on_b = pathlib.Path(a.path), pathlib.Path(b.path)
+    for n in range(count):
+        (on_a / f"{n}").write_bytes(b"a" * 5000)
+    publish(a, b)
+    watchers = [subprocess.Popen([sys.executable, "-c", WATCH, b.path, str(count)]) for _ in range(2)]
+    try:
+        for n in range(count):
+            path = on_b / f"{n}"
+            path.write_bytes(b"b" * 100)
+            assert path.stat().st_size == 100, n
+            with open(path, "ab") as file:
+                file.write(b"c")
+            assert path.read_bytes() == b"b" * 100 + b"c", n
+    finally:
+        (on_b / "end").touch()
+        for watcher in watchers:
+            assert watcher.wait(timeout=SOON) == 0
 
 
 def test_who_has_it_open_reads_on(nodes):
