@@ -70,7 +70,7 @@ void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length
                                 Completion<ReadReply> done) {
   // The store also reads ahead inside the body, so that several requests to the volume are in flight. Not much of a small memory: reads here and there in a
   // large body would push out each other's units.
-  const uint64_t ahead_bytes = std::min(8 * kMiB, parts_.cache.piece_bytes() / 4);
+  const uint64_t ahead_bytes = std::min(8 * kMiB, parts_.cache.piece_bytes() / 2);
   constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
   ReadPlan plan;
   {

@@ -6,7 +6,6 @@
 #include <unordered_map>
 
 #include "store/base/thread.h"
-#include "store/base/volume_error.h"
 #include "store/tree/journaled_version.h"
 
 namespace kvcachefs {
@@ -235,7 +234,11 @@ std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies(bool
 void BulkLane::drain(bool sync, StatusCompletion done) {
   Drain drain;
   drain.sync = sync;
-  drain.done = [done = std::move(done)](Status status) mutable { done(status_of_volume(std::move(status))); };
+  drain.done = [done = std::move(done)](Status status) mutable {
+    // It concerns a file of the volume, not one of the client. Other reasons reach the client as they are: umount tells them.
+    if (!status && status.error().code == Code::kNotFound) status.error().code = Code::kIo;
+    done(std::move(status));
+  };
   add(std::move(drain));
 }
 

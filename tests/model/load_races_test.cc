@@ -159,9 +159,9 @@ TEST_F(LoadRaces, WhatArrivesOfASpilledUnitThatWasWrittenAnewIsDropped) {
   Handle* const handle = made->second;
   const auto write_more_than_fits = [&](char byte) {
     const std::string piece(kMiB, byte);
+    const uint64_t written = store_->status().write_volume_bytes;
     for (uint64_t at = 0; at < 14 * kMiB; at += kMiB)
       ASSERT_TRUE(wait<size_t>([&](auto done) { store_->write(handle, at, std::as_bytes(std::span(piece)), std::move(done)); }));
-    const uint64_t written = store_->status().write_volume_bytes;
     for (int i = 0; i < 1000 && store_->status().write_volume_bytes == written; ++i) store_->pump();
     for (int i = 0; i < 100; ++i) store_->pump();
     ASSERT_GT(store_->status().write_volume_bytes, written) << "nothing was spilled";
